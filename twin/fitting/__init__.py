@@ -1,0 +1,1 @@
+"""Receipts, parameters, fit, identifiability, validation."""

@@ -1,0 +1,1 @@
+"""Readers of what people already have: bench results, metrics pages, logs, traces."""

@@ -1,0 +1,1 @@
+"""Questions over many predictions: sweep, schedule, capacity, levers, explain."""

@@ -1,0 +1,1 @@
+"""Results as text, JSON, HTML, plots and traces."""

@@ -1,0 +1,1 @@
+"""Which experts a batch touches."""

@@ -1,0 +1,1 @@
+"""A running server: arrivals, scheduler, KV and prefix tiers, metrics."""
