@@ -1,0 +1,141 @@
+"""The batch law against what was measured, and its limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twin.routing.batch import (
+    RoutingNoise,
+    RoutingParameters,
+    RoutingShape,
+    draw_busiest_rank,
+    draw_experts,
+    layer_profile,
+    mean_cold,
+    mean_unique,
+    uniform_variance,
+)
+
+V41 = RoutingShape(layers=40, experts=384, top_k=6)
+DEFAULT = RoutingParameters(beta=0.747, cold_share=0.12)
+
+
+@pytest.mark.parametrize(("rows", "measured"), [(1, 6.0), (2, 10.1), (3, 13.65), (4, 16.83), (6, 22.45), (8, 27.38)])
+def test_one_stream_passes_the_measured_points(rows: int, measured: float) -> None:
+    # J-M-Recipes unique_experts_vs_k.json, class ALL; 1.5 % because layers are averaged after they were spread.
+    got = mean_unique(V41, DEFAULT, streams=1, accepted_rows=rows, rejected_rows=0)
+    assert got == pytest.approx(measured, rel=0.015)
+
+
+def test_unrelated_streams_share_about_two_per_cent_at_four() -> None:
+    got = mean_unique(V41, DEFAULT, streams=4, accepted_rows=1, rejected_rows=0)
+    assert 1 - got / 24 == pytest.approx(0.02, abs=0.01)
+
+
+@pytest.mark.parametrize(("streams", "rows", "implied"), [(1, 6, 4.4), (16, 4, 25.0), (32, 4, 36.0)])
+def test_cold_experts_of_long_news_text(streams: int, rows: int, implied: float) -> None:
+    got = mean_cold(V41, DEFAULT, streams=streams, accepted_rows=rows, rejected_rows=0, cold_experts=99)
+    assert got == pytest.approx(implied, rel=0.20)
+
+
+@given(
+    st.floats(0.3, 1.0), st.floats(0, 1), st.floats(0, 0.5), st.floats(0, 3), st.integers(1, 64), st.integers(1, 9),
+    st.integers(0, 9), st.sampled_from([0, 1, 99, 300, 384]), st.integers(1, 8),
+)  # fmt: skip
+def test_draws_stay_possible(
+    beta: float, diversity: float, share: float, skew: float, streams: int, accepted: int, rejected: int, cold: int,
+    ranks: int,
+) -> None:  # fmt: skip
+    noise = RoutingNoise.draw(3, V41.layers, 8)
+    parameters = RoutingParameters(
+        beta=beta, diversity=diversity, cold_share=share, stream_skew=skew, rejected_weight=np.linspace(0.0, 2.0, 8)
+    )
+    what = {"streams": streams, "accepted_rows": accepted, "rejected_rows": rejected}
+    draw = draw_experts(V41, parameters, **what, cold_experts=cold, noise=noise)
+    assert draw.unique.shape == draw.cold.shape == (40, 8)
+    assert np.allclose(draw.hot + draw.cold, draw.unique)
+    most = min(384, 6 * streams * (accepted + rejected))
+    assert (draw.unique >= 6 - 1e-9).all() and (draw.unique <= most + 1e-9).all()
+    assert (draw.cold >= 0).all() and (draw.cold <= cold + 1e-9).all() and (draw.hot >= -1e-9).all()
+    assert (draw.hot <= 384 - cold + 1e-9).all()
+    busiest = draw_busiest_rank(V41, parameters, **what, ranks=ranks, noise=noise)
+    assert (busiest >= draw.unique / ranks - 1e-9).all() and (busiest <= draw.unique + 1e-9).all()
+
+
+def test_one_row_is_top_k_in_every_layer_and_sample() -> None:
+    noise = RoutingNoise.draw(0, 40, 100)
+    draw = draw_experts(V41, DEFAULT, streams=1, accepted_rows=1, rejected_rows=0, cold_experts=99, noise=noise)
+    assert np.allclose(draw.unique, 6.0)
+
+
+def test_samples_agree_with_the_means() -> None:
+    noise = RoutingNoise.draw(1, 40, 4000)
+    what = {"streams": 4, "accepted_rows": 3.0, "rejected_rows": 3.0, "cold_experts": 99}
+    draw = draw_experts(V41, DEFAULT, **what, noise=noise)
+    assert draw.cold.mean() == pytest.approx(mean_cold(V41, DEFAULT, **what), rel=0.01)
+    del what["cold_experts"]
+    assert draw.unique.mean() == pytest.approx(mean_unique(V41, DEFAULT, **what), rel=0.01)
+
+
+def test_layers_spread_as_measured() -> None:
+    # 18.2 to 29.5 experts at 6 rows over 40 layers, mean 22.6 (0xBakeer docs/keep-sets.md).
+    noise = RoutingNoise(*(np.zeros((40, 1)) for _ in range(3)))
+    draw = draw_experts(V41, DEFAULT, streams=1, accepted_rows=6, rejected_rows=0, cold_experts=0, noise=noise)
+    assert draw.unique.min() == pytest.approx(18.2, rel=0.05)
+    assert draw.unique.max() == pytest.approx(29.5, rel=0.06)
+    assert draw.unique.mean() == pytest.approx(22.6, rel=0.03)
+
+
+def test_diversity_runs_from_one_streams_union_to_independence() -> None:
+    what = {"accepted_rows": 6, "rejected_rows": 0}
+    shared = RoutingParameters(beta=0.747, diversity=0.0, layer_spread=0.0)
+    apart = RoutingParameters(beta=0.747, diversity=1.0, layer_spread=0.0)
+    assert mean_unique(V41, shared, streams=8, **what) == pytest.approx(
+        mean_unique(V41, shared, streams=1, accepted_rows=48, rejected_rows=0)
+    )
+    one = mean_unique(V41, apart, streams=1, **what)
+    assert mean_unique(V41, apart, streams=8, **what) == pytest.approx(384 * (1 - (1 - one / 384) ** 8))
+
+
+def test_stream_skew_tends_to_independence() -> None:
+    what = {"streams": 32, "accepted_rows": 4, "rejected_rows": 0}
+    none = mean_unique(V41, RoutingParameters(beta=0.747), **what)
+    little = mean_unique(V41, RoutingParameters(beta=0.747, stream_skew=1e-6), **what)
+    skewed = mean_unique(V41, RoutingParameters(beta=0.747, stream_skew=1.0), **what)
+    assert little == pytest.approx(none, rel=1e-5)
+    assert skewed < 0.85 * none
+
+
+def test_rejected_rows_weigh_what_the_parameter_says() -> None:
+    heavy = RoutingParameters(beta=0.747, rejected_weight=2.0)
+    assert mean_unique(V41, heavy, streams=1, accepted_rows=2, rejected_rows=2) == pytest.approx(
+        mean_unique(V41, heavy, streams=1, accepted_rows=6, rejected_rows=0)
+    )
+
+
+def test_parameters_may_be_samples() -> None:
+    beta = np.asarray([0.7, 0.8, 0.9])
+    got = mean_unique(V41, RoutingParameters(beta=beta), streams=2, accepted_rows=6, rejected_rows=0)
+    assert got.shape == (3,)
+    for i in range(3):
+        alone = mean_unique(V41, RoutingParameters(beta=float(beta[i])), streams=2, accepted_rows=6, rejected_rows=0)
+        assert got[i] == pytest.approx(alone)
+
+
+def test_uniform_variance_of_one_and_two_tokens() -> None:
+    assert uniform_variance(384, 6, 1.0) == pytest.approx(0.0, abs=1e-9)
+    # Two tokens: the overlap is hypergeometric, variance K (K/E)(1 - K/E)(E - K)/(E - 1).
+    exact = 6 * (6 / 384) * (1 - 6 / 384) * (384 - 6) / 383
+    assert uniform_variance(384, 6, 2.0) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 7, 40, 61])
+def test_layer_profile_is_standard(layers: int) -> None:
+    profile = layer_profile(layers)
+    assert profile.shape == (layers,)
+    assert profile.mean() == pytest.approx(0.0, abs=1e-12)
+    if layers > 1:
+        assert profile.std() == pytest.approx(1.0)
