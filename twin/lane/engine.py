@@ -1,0 +1,64 @@
+"""An engine: the software stack, its kernels and their floors, what it fuses and what it overlaps."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from twin.lane.sourced import Number, Seconds, SecondsPerByte, Strict
+
+
+class CollectiveLaw(Strict):
+    """All-reduce time of one algorithm: latency + inverse_bandwidth x bytes, used up to `up_to_bytes`."""
+
+    algorithm: str
+    up_to_bytes: Number
+    latency: Seconds
+    inverse_bandwidth: SecondsPerByte
+
+
+class Engine(Strict):
+    """What the software does with a step.
+
+    `launches_per_step` small kernels each keep the device busy for `launch_time`; `moe_floor` is paid by every call of the
+    expert kernel; `row_time` is the work proportional to verified rows in one layer; `context_time` is the work of
+    the attention index for one row and one context token, over all layers; `host_gap` is the host's time between steps that the
+    device waits for; `collective_chunks` is into how many pieces a layer's all-reduce is cut to overlap with compute.
+    `token_buckets` are the captured graph sizes in tokens ((k+1) x streams is rounded up to the next one).
+    """
+
+    name: str
+    title: str
+    launch_mode: Literal["eager", "graph", "persistent"]
+    launches_per_step: Number
+    launch_time: Seconds
+    attention_layer_time: Seconds
+    row_time: Seconds
+    context_time: Seconds
+    moe_floor: Seconds
+    deduplicates_experts: bool
+    host_gap: Seconds
+    sampling_time: Seconds
+    draft_overhead: Seconds
+    max_batched_tokens: Number
+    token_buckets: list[int] = Field(max_length=512)
+    collectives_per_layer: Number
+    collectives: list[CollectiveLaw] = Field(default=[], max_length=8)
+    collective_chunks: Number
+    sidecar_call_time: Seconds | None = None
+    sidecar_row_time: Seconds | None = None
+    host_expert_time: Seconds | None = None
+    engram_time: Seconds | None = None
+    prefill_efficiency: Number
+    prefill_context_time: Seconds
+    prefill_overhead: Seconds
+    boot_noise: Number
+    notes: str = ""
+
+    def bucket(self, tokens: int) -> int:
+        """The captured size that serves `tokens` tokens; above the largest, the batch runs at its own size."""
+        for size in sorted(self.token_buckets):
+            if size >= tokens:
+                return size
+        return tokens

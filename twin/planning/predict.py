@@ -1,0 +1,205 @@
+"""`twin predict`: step time, tokens per step and tok/s of a lane, each with an interval, and where the time goes.
+
+    tok/s = streams x (tokens kept per step) / (step time)
+
+An interval is for what a run would measure: about `RUN_STEPS` steps after a fresh boot. It holds the posterior of the coefficients, the
+routing draw, the uncertainty of acceptance with its run-to-run part, boot noise, and the scatter of the lane's receipts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from twin.acceptance.model import Acceptance, resolve_acceptance
+from twin.acceptance.traffic import TrafficClass, load_traffic
+from twin.errors import PolicyError
+from twin.fitting.calibration import Calibration, load_calibration, prior_calibration
+from twin.lane.capacity import kv_tokens
+from twin.lane.catalogue import lane_sha256
+from twin.lane.lane import Lane
+from twin.routing.batch import RoutingNoise
+from twin.step.batch import Batch
+from twin.step.coefficients import Values, coefficients
+from twin.step.graph import MECHANISMS
+from twin.step.model import draw_step, routing_shape
+from twin.step.prefill import ttft_s
+
+Array = npt.NDArray[np.float64]
+SAMPLES = 1000
+RUN_STEPS = 200
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Mean and quantiles of what a run would measure."""
+
+    mean: float
+    p05: float
+    p50: float
+    p95: float
+
+    @classmethod
+    def of(cls, samples: Array) -> Interval:
+        """Mean and 5, 50, 95 % quantiles of the last axis."""
+        low, middle, high = np.quantile(samples, [0.05, 0.5, 0.95])
+        return cls(float(np.mean(samples)), float(low), float(middle), float(high))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One predicted cell; times in ms because people read it (the keys are the contract of `--json`)."""
+
+    k: int
+    concurrency: int
+    traffic: str
+    verification: str
+    context_tokens: int
+    tokens_per_step: Interval
+    step_ms: Interval
+    tok_s_per_stream: Interval
+    tok_s_aggregate: Interval
+    unique_experts_per_layer: Interval
+    cold_experts_per_layer: Interval
+    ttft_ms: Interval
+    prefill_tok_s: Interval
+    breakdown_ms: dict[str, float]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What `twin predict` answers; `to_dict` is its JSON."""
+
+    lane: str
+    lane_sha256: str
+    checkpoint: str
+    engine: str
+    calibration: dict[str, Any]
+    seed: int
+    cells: tuple[Cell, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract: keys may be added, never renamed."""
+        head = {"schema_version": SCHEMA_VERSION, "command": "predict"}
+        body = {name: getattr(self, name) for name in ("lane", "lane_sha256", "checkpoint", "engine", "calibration", "seed")}
+        cells = [asdict(cell) | {"warnings": list(cell.warnings)} for cell in self.cells]
+        return head | body | {"cells": cells}
+
+
+@dataclass(frozen=True)
+class CellRequest:
+    """One cell to predict: `k` drafts, `concurrency` live streams."""
+
+    k: int
+    concurrency: int
+    verification: str
+    context_tokens: int
+    cached_tokens: int = 0
+
+
+class Predictor:
+    """A lane, a traffic class and a calibration, ready to answer cells; noise is drawn once (common random numbers)."""
+
+    def __init__(
+        self, lane: Lane, traffic: TrafficClass, calibration: Calibration, *, calibration_sha256: str = "", seed: int = 0, samples: int = SAMPLES
+    ) -> None:
+        self.lane, self.traffic, self.calibration, self.seed = lane, traffic, calibration, seed
+        self._sha256 = calibration_sha256
+        base = coefficients(lane)
+        self._noise, self._run = _noise(seed, routing_shape(lane).layers, samples)
+        known = {p.key for p in calibration.parameters}
+        # What the calibration does not know keeps its prior, so that a what-if on a new part stays honestly wide.
+        self._prior = prior_calibration(lane.name, {n: c for n, c in base.items() if c.key not in known})
+        fitted = np.random.default_rng([seed, 1]).standard_normal((len(calibration.parameters), samples))
+        prior = np.random.default_rng([seed, 2]).standard_normal((len(self._prior.parameters), samples))
+        self.values = Values(base, calibration.draw_factors(fitted) | self._prior.draw_factors(prior))
+        # Boot noise and the receipts' scatter around the model both change the whole run.
+        self._run_log_sd = float(np.hypot(lane.engine.boot_noise.value, calibration.residual_log_sd))
+
+    def acceptance(self, k: int, verification: str) -> Acceptance:
+        """Acceptance of the class at this k and rule."""
+        draft = self.lane.checkpoint.draft
+        if k > 0 and draft is None:
+            raise PolicyError(f"k = {k}: checkpoint {self.lane.checkpoint.name!r} has no draft head; expected k = 0.")
+        trained = int(draft.trained_block.value) if draft is not None and draft.trained_block is not None else None
+        return resolve_acceptance(self.traffic, k, verification, trained_block=trained)
+
+    def cell(self, request: CellRequest) -> Cell:
+        """Predict one cell."""
+        accepted = self.acceptance(request.k, request.verification)
+        batch = Batch(request.concurrency, request.k, request.k + 1.0, accepted.tokens_per_step, request.context_tokens)
+        draw = draw_step(self.lane, self.traffic, self.values, batch, self._noise)
+        run = np.exp(self._run_log_sd * self._run[0])
+        step_s = draw.times.step_s * run
+        kept = accepted.draw_mean(self._run[1:3], streams=request.concurrency, steps=RUN_STEPS)
+        per_stream = kept / step_s
+        scale = float(np.mean(step_s) / np.mean(draw.times.step_s))
+        first = np.broadcast_to(ttft_s(self.lane, self.values, request.context_tokens, cached_tokens=request.cached_tokens), run.shape) * run
+        return Cell(
+            k=request.k, concurrency=request.concurrency, traffic=self.traffic.name, verification=request.verification,
+            context_tokens=request.context_tokens, tokens_per_step=Interval.of(kept), step_ms=Interval.of(step_s * 1e3),
+            tok_s_per_stream=Interval.of(per_stream), tok_s_aggregate=Interval.of(per_stream * request.concurrency),
+            unique_experts_per_layer=Interval.of(draw.experts.unique.mean(axis=0)),
+            cold_experts_per_layer=Interval.of(draw.experts.cold.mean(axis=0)),
+            ttft_ms=Interval.of(first * 1e3), prefill_tok_s=Interval.of(request.context_tokens / first),
+            breakdown_ms={name: float(np.mean(draw.times.mechanism_s[name])) * 1e3 * scale for name in MECHANISMS},
+            warnings=tuple(dict.fromkeys([*accepted.warnings, *self._range_warnings(request)])),
+        )  # fmt: skip
+
+    def _range_warnings(self, request: CellRequest) -> list[str]:
+        warnings = []
+        most = kv_tokens(self.lane)
+        if request.concurrency * request.context_tokens > most:
+            warnings.append(
+                f"{request.concurrency} streams of {request.context_tokens} tokens need more than the {most:,.0f} tokens of KV memory; "
+                "the server would queue or preempt."
+            )
+        if self.calibration.name == "priors":
+            warnings.append("no receipts of this lane: catalogue values only; `twin fit` with three cells of your own narrows it most.")
+        covered = self.calibration.range
+        if covered is None:
+            return warnings
+        asked = {"k": request.k, "concurrency": request.concurrency, "context_tokens": request.context_tokens}
+        for name, value in asked.items():
+            low, high = getattr(covered, name)
+            if not low <= value <= high:
+                warnings.append(f"{name} = {value} is outside the {low} to {high} of the lane's receipts: an extrapolation.")
+        if self.traffic.name not in covered.traffic:
+            warnings.append(f"no receipt of this lane was measured on {self.traffic.name!r} traffic.")
+        return warnings
+
+    def predict(self, requests: Sequence[CellRequest]) -> Prediction:
+        """Predict cells in the order asked."""
+        counts = {"receipts": self.calibration.receipts, "fitted_parameters": self.calibration.fitted_parameters}
+        return Prediction(
+            lane=self.lane.name, lane_sha256=lane_sha256(self.lane), checkpoint=self.lane.checkpoint.name, engine=self.lane.engine.name,
+            calibration={"name": self.calibration.name, "sha256": self._sha256} | counts, seed=self.seed,
+            cells=tuple(self.cell(request) for request in requests),
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def _noise(seed: int, layers: int, samples: int) -> tuple[RoutingNoise, Array]:
+    return RoutingNoise.draw(seed, layers, samples), np.random.default_rng([seed, 3]).standard_normal((3, samples))
+
+
+def make_predictor(
+    lane: Lane, traffic_name: str, roots: Sequence[Path], *, calibration: str | None = None, seed: int = 0, samples: int = SAMPLES
+) -> Predictor:
+    """A predictor from names: the lane's own calibration unless another is named; without any, the priors."""
+    base = coefficients(lane)
+    name = calibration or lane.calibration or lane.name
+    if calibration is None:
+        from twin.fitting.calibration import find_calibration
+
+        name = name if find_calibration(name, roots) is not None else "priors"
+    found, sha256 = load_calibration(name, lane.name, base, roots)
+    return Predictor(lane, load_traffic(traffic_name, roots), found, calibration_sha256=sha256, seed=seed, samples=samples)

@@ -1,0 +1,98 @@
+"""One verify step of a lane under a traffic class: routing draws, durations, graph, engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from twin.acceptance.traffic import TrafficClass
+from twin.lane.lane import Lane
+from twin.routing.batch import ExpertDraw, RoutingNoise, RoutingParameters, RoutingShape, draw_busiest_rank, draw_experts
+from twin.step.batch import Batch
+from twin.step.builders import build_step_graph
+from twin.step.coefficients import FloatOrArray, Values
+from twin.step.costs import step_durations
+from twin.step.fast import StepTimes, step_breakdown, step_times
+
+# Share of decode routes outside the h most popular experts of 384: top 192, 256, 290, 320 carry 85, 94, 97, 98.5 %
+# (measured on DeepSeek-V4.1-Flash); both ends are exact.
+_HOT_FRACTION = np.array([0.0, 0.5, 0.6667, 0.7552, 0.8333, 1.0])
+_LOG_OUTSIDE = np.log(np.array([1.0, 0.15, 0.06, 0.03, 0.015, 1e-4]))
+
+
+@dataclass(frozen=True)
+class StepDraw:
+    """Samples of one step: its times and the experts it touched."""
+
+    times: StepTimes
+    experts: ExpertDraw
+
+
+def routing_shape(lane: Lane) -> RoutingShape:
+    """Layers, experts and top-k of the lane's checkpoint."""
+    c = lane.checkpoint
+    return RoutingShape(layers=int(c.layers.value), experts=int(c.experts.value), top_k=int(c.top_k.value))
+
+
+def routing_parameters(lane: Lane, traffic: TrafficClass, values: Values) -> RoutingParameters:
+    """Locality, diversity and cold share of this traffic on this lane."""
+    locality = lane.checkpoint.routing_locality
+    # A class's locality was measured on one checkpoint; another checkpoint keeps the class's offset from the pooled value.
+    beta = traffic.routing.beta.value
+    if locality is not None:
+        beta = float(np.clip(locality.value + (beta - _POOLED_LOCALITY), 0.05, 1.0))
+    return RoutingParameters(
+        beta=beta,
+        rejected_weight=values["rejected_weight"],
+        diversity=traffic.routing.diversity.value,
+        cold_share=cold_share(lane, traffic),
+    )
+
+
+_POOLED_LOCALITY = 0.747
+
+
+def cold_share(lane: Lane, traffic: TrafficClass) -> float:
+    """Share of decode routes that leave the lane's hot set, by whether its map was made for this traffic.
+
+    The class gives it for the hot fraction it was measured at; another split scales it by how much popularity lies outside.
+    """
+    if lane.cold_experts == 0:
+        return 0.0
+    shares = traffic.routing.cold_share
+    relation = "own" if lane.placement.map_calibrated_on == traffic.name else "other"
+    if relation not in shares:
+        return lane.cold_experts / lane.checkpoint.experts.value
+    hot = lane.placement.hot.value / lane.checkpoint.experts.value
+    measured_at = traffic.routing.hot_fraction.value if traffic.routing.hot_fraction else hot
+    scale = float(np.exp(np.interp(hot, _HOT_FRACTION, _LOG_OUTSIDE) - np.interp(measured_at, _HOT_FRACTION, _LOG_OUTSIDE)))
+    return min(shares[relation].value * scale, 1.0)
+
+
+def draw_step(lane: Lane, traffic: TrafficClass, values: Values, batch: Batch, noise: RoutingNoise) -> StepDraw:
+    """Step times with their breakdown, one sample a column of `noise`."""
+    experts, durations = _resolve(lane, traffic, values, batch, noise)
+    return StepDraw(step_breakdown(build_step_graph(lane, batch.k), durations), experts)
+
+
+def draw_step_s(lane: Lane, traffic: TrafficClass, values: Values, batch: Batch, noise: RoutingNoise) -> npt.NDArray[np.float64]:
+    """Step times in seconds only, `(samples,)`: what fits and sweeps need."""
+    _, durations = _resolve(lane, traffic, values, batch, noise)
+    return step_times(build_step_graph(lane, batch.k), durations)
+
+
+def _resolve(
+    lane: Lane, traffic: TrafficClass, values: Values, batch: Batch, noise: RoutingNoise
+) -> tuple[ExpertDraw, dict[str, npt.NDArray[np.float64]]]:
+    shape, parameters = routing_shape(lane), routing_parameters(lane, traffic, values)
+    accepted: FloatOrArray = min(batch.accepted_rows, batch.rows)
+    rows = {"streams": batch.streams, "accepted_rows": accepted, "rejected_rows": max(batch.rows - accepted, 0.0)}
+    experts = draw_experts(shape, parameters, cold_experts=lane.cold_experts, noise=noise, **rows)  # type: ignore[arg-type]
+    busiest = None
+    expert_ranks = int(lane.placement.expert_parallel.value)
+    if expert_ranks > 1:
+        busiest = draw_busiest_rank(shape, parameters, ranks=expert_ranks, noise=noise, **rows)  # type: ignore[arg-type]
+    durations = step_durations(lane, values, batch, experts, busiest, noise.union.shape[-1])
+    return experts, durations
