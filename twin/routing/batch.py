@@ -3,14 +3,16 @@
 The law, per layer, of E experts with top-K routing:
 
     one stream     n1 = m^beta                   m = accepted + w * rejected rows, n1 in "independent tokens"
-    many streams   n  = S n1 (d + (1 - d) S^(beta-1))         d = 1 unrelated streams, 0 one shared prompt
-    union          U  = E (1 - q),  q = (1 + S' (q1^-v - 1))^(-1/v),  q1 = (1 - K/E)^n1,  S' = n / n1
-    cold           C  = E_c (1 - (1 + v_c L)^(-1/v_c)),  L = s K M / E_c,  M = S m (d + (1 - d) S^(beta-1))
+    many streams   S' = S^(g + (1 - g) d)                     d = 1 unrelated streams, 0 one shared prompt
+    union          U  = E (1 - q),  q = (1 + S' (q1^-v - 1))^(-1/v),  q1 = (1 - K/E)^n1
+    cold           C  = E_c (1 - (1 + v_c L)^(-1/v_c)),  L = s K S' m / E_c
 
-`v` and `v_c` are the squared coefficients of variation of expert popularity that unrelated streams have in common: a
-gamma-distributed popularity integrates a Poisson number of hits to these closed forms (the negative binomial zero
-term). v -> 0 is independent uniform streams, q = q1^S. Cold routes are counted per row and not per independent token:
-the rows measured on a cold tier repeat no more than the popularity tail explains (docs/routing.md).
+S' is the number of unrelated streams that would touch as many experts. Eight streams that continue one prompt are not
+one stream and not one long text either: SHARED_PROMPT_EXPONENT g is measured. `v` and `v_c` are the squared
+coefficients of variation of expert popularity that unrelated streams have in common: a gamma-distributed popularity
+integrates a Poisson number of hits to these closed forms (the negative binomial zero term). v -> 0 is independent
+uniform streams, q = q1^S. Cold routes are counted per row and not per independent token: the rows measured on a cold
+tier repeat no more than the popularity tail explains (docs/routing.md).
 
 Draws rescale fixed standard normals (common random numbers), never branch, and are smooth in every parameter, so a
 fit can differentiate through them. They are floats: half an expert in one layer of one sample means nothing, the
@@ -30,6 +32,10 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 Value: TypeAlias = "float | Array"
 
+#: S' = S^g for streams that share one prompt. Derived from the expert kernels of a four-GB10 lane, which took 24.3 and
+#: 28.4 ms for 6 and 8 rows of one stream and 41.9 and 55.0 ms for 48 and 64 rows of eight streams on one coding prompt
+#: (rhys101/DeepSeek-V4.1-Flash-SGLang-DGX-Spark-4-NVMe docs/trace-iteration-01.md): 0.33 and 0.39.
+SHARED_PROMPT_EXPONENT = 0.36
 #: Rows at which `RoutingParameters.layer_spread` is quoted: the length of a k = 5 verify batch.
 SPREAD_ROWS = 6.0
 _DEFAULT_SPREAD = 0.12
@@ -65,7 +71,9 @@ class RoutingParameters:
         its own traffic, 0.10-0.16 on other text, 0.20-0.26 on random ids (measured, 99 of 384 cold).
     cold_skew: squared coefficient of variation of popularity among the cold experts (derived from the cold experts
         implied at 6, 64 and 128 rows of long news text).
-    stream_skew: squared coefficient of variation of the popularity that unrelated streams share; 0 = none.
+    stream_skew: squared coefficient of variation of the popularity that unrelated streams share; 0 = none. Counted on
+        Qwen1.5-MoE over 2 to 16 streams: 0.35. For DeepSeek-V4.1-Flash two measurements bracket it: about 0 (2 % shared
+        by four streams) and about 0.75 (the pooled popularity of 36 topics).
     layer_spread: standard deviation over layers of log unique experts at 6 rows (derived from 18.2 to 29.5).
     """
 
@@ -74,7 +82,7 @@ class RoutingParameters:
     diversity: Value = 1.0
     cold_share: Value = 0.0
     cold_skew: Value = 2.9
-    stream_skew: Value = 0.0
+    stream_skew: Value = 0.35
     layer_spread: Value = _DEFAULT_SPREAD
 
 
@@ -213,9 +221,10 @@ class _Union:
         shift = shift - np.log(np.mean(np.exp(shift), axis=0))
         log_rows = np.atleast_1d(np.log(self.stream_rows))
         self.layer_factor = np.exp(shift * (log_rows / np.log(SPREAD_ROWS)))
-        #: streams that count, after what a shared prompt makes them have in common
+        #: unrelated streams that would touch as many experts
         diversity = np.asarray(parameters.diversity)
-        self.free_streams = streams * (diversity + (1.0 - diversity) * float(streams) ** (beta - 1.0))
+        exponent = SHARED_PROMPT_EXPONENT + (1.0 - SHARED_PROMPT_EXPONENT) * diversity
+        self.free_streams = np.exp(exponent * np.log(streams))
         one = np.exp(beta * log_rows) * self.layer_factor
         self.tokens = one * self.free_streams
         hit = -np.log1p(-shape.top_k / shape.experts) if shape.top_k < shape.experts else np.inf
