@@ -32,6 +32,7 @@ class FittedParameter(Strict):
     catalogue_value: float
     kind: str
     prior_log_sd: float = Field(ge=0)
+    prior_log_factor: float = 0.0
     log_factor: float
     log_sd: float = Field(ge=0)
     prior_dominated: bool
@@ -62,7 +63,7 @@ class Calibration(Strict):
     parameters: list[FittedParameter]
     covariance: list[list[float]]
     receipts: int
-    fitted_parameters: int
+    fitted_parameters: float
     receipt_ids: list[str]
     inputs_sha256: str
     chi_square_per_degree: float
@@ -71,10 +72,14 @@ class Calibration(Strict):
     notes: str = ""
 
     def draw_factors(self, normals: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
-        """Factors by key, `(samples,)`, from standard normals of shape (len(parameters), samples)."""
+        """Factors by key, `(samples,)`, from standard normals of shape (len(parameters), samples).
+
+        Lognormal with the fitted factor as its mean, so that a wide parameter does not push predictions off the fit.
+        """
         mean = np.array([p.log_factor for p in self.parameters])
-        root = _root(np.array(self.covariance, dtype=float).reshape(len(mean), len(mean)))
-        drawn = np.exp(mean[:, None] + root @ normals)
+        covariance = np.array(self.covariance, dtype=float).reshape(len(mean), len(mean))
+        centre = mean - 0.5 * np.diag(covariance)
+        drawn = np.exp(centre[:, None] + _root(covariance) @ normals)
         return {p.key: drawn[i] for i, p in enumerate(self.parameters)}
 
     def mean_factors(self) -> dict[str, float]:

@@ -41,7 +41,7 @@ class Receipt(Strict):
 
     `tokens_per_step` carries the acceptance measured in the same run (bonus token included) or None; `rows` the
     verified rows a stream when the engine caps the verified prefix, else None (then k + 1); `noise` is the relative
-    standard deviation between repeats of the run.
+    standard deviation between repeats of the run. `versus_*` name the other side of a ratio (this over that).
     """
 
     id: str = Field(min_length=1, max_length=200)
@@ -64,13 +64,16 @@ class Receipt(Strict):
     rows: int | None = Field(default=None, ge=1, le=65536)
     output_tokens: int | None = Field(default=None, ge=1)
     noise: float = Field(default=0.04, gt=0, le=2)
+    versus_lane: str = ""
+    versus_k: int | None = Field(default=None, ge=0, le=64)
+    versus_verification: Literal["", "token", "block", "greedy"] = ""
     use: Use = "fit"
     reason: str = ""
     notes: str = ""
 
 
 COLUMNS: tuple[str, ...] = tuple(Receipt.model_fields)
-_INT = {"k", "context_tokens", "concurrency", "rows", "output_tokens"}
+_INT = {"k", "versus_k", "context_tokens", "concurrency", "rows", "output_tokens"}
 _FLOAT = {"value", "tokens_per_step", "noise"}
 _UNIT_OF = {
     "step_time": "ms", "stage_time": "ms", "ttft": "ms", "tok_s_per_stream": "tok/s", "tok_s_aggregate": "tok/s",
@@ -137,6 +140,8 @@ def _row(row: dict[str, str | None], where: str) -> Receipt:
         raise ReceiptError(f"{where}, column {'.'.join(map(str, first['loc']))!r}: {first['msg']} (got {first.get('input')!r}).") from None
     if receipt.unit != _UNIT_OF[receipt.quantity]:
         raise ReceiptError(f"{where}: {receipt.quantity} is in {_UNIT_OF[receipt.quantity]}, got the unit {receipt.unit!r}.")
+    if receipt.quantity.endswith("_ratio") and (not receipt.versus_lane or receipt.versus_k is None):
+        raise ReceiptError(f"{where}: a ratio needs versus_lane and versus_k, the other side of it.")
     if receipt.use == "exclude" and not receipt.reason:
         raise ReceiptError(f"{where}: an excluded receipt needs a reason.")
     return receipt

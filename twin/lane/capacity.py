@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twin.errors import CapacityError
 from twin.lane.lane import Lane
 
 
@@ -76,3 +77,14 @@ def memory_sums(lane: Lane) -> tuple[MemorySum, ...]:
     if host and "host" in lane.devices:
         sums.append(MemorySum(f"host ({lane.devices['host'].name})", tuple(host), lane.devices["host"].memory.value))
     return tuple(sums)
+
+
+def require_fit(lane: Lane) -> None:
+    """Raise CapacityError with the sum when some memory of the lane is too small for the placement."""
+    for memory in memory_sums(lane):
+        if not memory.fits:
+            parts = " + ".join(f"{size / 2**30:.1f} GiB {name}" for name, size in memory.parts if size)
+            raise CapacityError(
+                f"lane {lane.name!r} does not fit: {memory.memory} must hold {memory.needed_bytes / 2**30:.1f} GiB ({parts}) "
+                f"and has {memory.capacity_bytes / 2**30:.1f} GiB. Lower placement.hot or placement.kv_memory."
+            )

@@ -139,7 +139,7 @@ class Predictor:
         draw = draw_step(self.lane, self.traffic, self.values, batch, self._noise)
         run = np.exp(self._run_log_sd * self._run[0])
         step_s = draw.times.step_s * run
-        kept = accepted.draw_mean(self._run[1:3], streams=request.concurrency, steps=RUN_STEPS)
+        kept = _centred(accepted, accepted.draw_mean(self._run[1:3], streams=request.concurrency, steps=RUN_STEPS))
         per_stream = kept / step_s
         scale = float(np.mean(step_s) / np.mean(draw.times.step_s))
         first = np.broadcast_to(ttft_s(self.lane, self.values, request.context_tokens, cached_tokens=request.cached_tokens), run.shape) * run
@@ -184,6 +184,14 @@ class Predictor:
             calibration={"name": self.calibration.name, "sha256": self._sha256} | counts, seed=self.seed,
             cells=tuple(self.cell(request) for request in requests),
         )  # fmt: skip
+
+
+def _centred(accepted: Acceptance, kept: Array) -> Array:
+    """Draws with the class's own mean: skewed draws must not move the centre of what was measured."""
+    drafts = float(np.mean(kept)) - 1.0
+    if drafts <= 0.0:
+        return kept
+    return np.clip(1.0 + (kept - 1.0) * ((accepted.tokens_per_step - 1.0) / drafts), 1.0, accepted.k + 1.0)
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,41 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+catalogue = click.option("--catalogue", metavar="DIR", envvar="TWIN_CATALOGUE", help="A folder with your own hardware/, calibration/ and scenarios/, searched first.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+seed = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random draw.")
+settings = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help='What-if on any catalogue value by dotted key, e.g. links.sidecar.latency="8 us".')
+calibration = click.option("--calibration", metavar="NAME|FILE", help='A calibration by name or .json file; "priors" for none. Default: the lane\'s own.')
+
+
+class LaneName(click.ParamType):
+    """The name of a lane, with shell completion from the catalogue."""
+
+    name = "lane"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        """Lanes that start with what was typed."""
+        from click.shell_completion import CompletionItem
+
+        from twin.lane.catalogue import catalogue_roots, names
+
+        return [CompletionItem(name) for name in names("lanes", catalogue_roots()) if name.startswith(incomplete)]
+
+
+def lane(required: bool = True) -> Callable[[F], F]:
+    """The option --lane."""
+    return click.option("--lane", "lane_name", type=LaneName(), required=required, help="A lane of the catalogue; `twin lanes` lists them.")
+
+
+def print_json(value: Any) -> None:
+    """JSON on stdout, keys in the order given, non-finite numbers refused."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False))

@@ -1,0 +1,135 @@
+"""What the model says of a receipt: the quantity it measured, from the step model and the receipt's own acceptance.
+
+    step_time           the step; `pass_time` leaves out the host gap, which a profiler's pass does not see
+    tok_s_per_stream    tokens per step / step
+    tok_s_aggregate     streams x tokens per step / step; with `wall_with_ttft` every request's prefill stops all streams:
+                        C x out / (out / tokens per step x step + C x prefill)
+    ttft, prefill_tok_s a lone request
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from twin.acceptance.model import resolve_acceptance
+from twin.acceptance.traffic import TrafficClass
+from twin.errors import ReceiptError
+from twin.fitting.receipts import Receipt
+from twin.lane.lane import Lane
+from twin.routing.batch import RoutingNoise
+from twin.step.batch import Batch
+from twin.step.coefficients import Coefficient, FloatOrArray, Values
+from twin.step.model import draw_step_s, routing_shape
+from twin.step.prefill import ttft_s
+
+Array = npt.NDArray[np.float64]
+#: Noise samples a parameter vector in a fit: forty layers a sample already average the routing draw.
+FIT_SAMPLES = 12
+DEFAULT_OUTPUT_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class ReceiptCell:
+    """A receipt with everything resolved that does not depend on parameters.
+
+    `log_sd` is the receipt's noise together with the uncertainty of an acceptance it did not measure itself.
+    """
+
+    receipt: Receipt
+    lane: Lane
+    traffic: TrafficClass
+    tokens_per_step: float
+    log_sd: float
+    versus: ReceiptCell | None = None
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The lanes the receipt speaks of: one, or both sides of a ratio."""
+        return (self.lane,) if self.versus is None else (self.lane, self.versus.lane)
+
+
+def resolve_cell(receipt: Receipt, lane: Lane, traffic: TrafficClass, versus_lane: Lane | None = None) -> ReceiptCell:
+    """Tie a receipt to its lane and class. Raises ReceiptError when they do not go together."""
+    if receipt.quantity.endswith("_ratio"):
+        if versus_lane is None:
+            raise ReceiptError(f"receipt {receipt.id!r}: the other lane of the ratio is missing.")
+        quantity = "step_time" if receipt.quantity == "step_time_ratio" else "tok_s_aggregate"
+        change = {"quantity": quantity, "versus_lane": "", "versus_k": None}
+        one = resolve_cell(receipt.model_copy(update=change), lane, traffic)
+        side = {"lane": versus_lane.name, "k": receipt.versus_k, "verification": receipt.versus_verification or receipt.verification, "tokens_per_step": None}
+        other = resolve_cell(receipt.model_copy(update=change | side), versus_lane, traffic)
+        return ReceiptCell(receipt, lane, traffic, one.tokens_per_step, float(np.hypot(one.log_sd, other.log_sd)), other)
+    draft = lane.checkpoint.draft
+    if receipt.k > 0 and draft is None:
+        raise ReceiptError(f"receipt {receipt.id!r}: k = {receipt.k} but checkpoint {lane.checkpoint.name!r} has no draft head.")
+    log_sd = receipt.noise
+    if receipt.tokens_per_step is not None:
+        kept = receipt.tokens_per_step
+    else:
+        trained = int(draft.trained_block.value) if draft is not None and draft.trained_block is not None else None
+        accepted = resolve_acceptance(traffic, receipt.k, receipt.verification, trained_block=trained)
+        kept = accepted.tokens_per_step
+        if receipt.quantity in ("tok_s_per_stream", "tok_s_aggregate", "tokens_per_step"):
+            log_sd = float(np.hypot(log_sd, np.hypot(accepted.relative_sd, accepted.stream_sd / np.sqrt(receipt.concurrency))))
+    return ReceiptCell(receipt, lane, traffic, float(min(kept, receipt.k + 1)), log_sd)
+
+
+class FitNoise:
+    """Fixed noise for fits, tiled so that every parameter vector sees the same draw (common random numbers)."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._tiles: dict[tuple[int, int], RoutingNoise] = {}
+
+    def tiled(self, layers: int, vectors: int) -> RoutingNoise:
+        """Noise of shape (layers, vectors x FIT_SAMPLES)."""
+        if (layers, vectors) not in self._tiles:
+            one = RoutingNoise.draw(self._seed, layers, FIT_SAMPLES)
+            parts = (np.tile(part, (1, vectors)) for part in (one.union, one.cold, one.rank))
+            self._tiles[layers, vectors] = RoutingNoise(*parts)
+        return self._tiles[layers, vectors]
+
+
+def predict_cell(
+    cell: ReceiptCell, bases: Mapping[str, Mapping[str, Coefficient]], factors: Mapping[str, Array], vectors: int, noise: FitNoise
+) -> Array:
+    """The receipt's quantity in the receipt's unit for every parameter vector, shape (vectors,).
+
+    `bases` are the coefficients by lane name, `factors` multipliers by coefficient key, each of shape (vectors,).
+    """
+    if cell.versus is not None:
+        quantity = cell.versus.receipt.quantity
+        one = replace(cell, receipt=cell.receipt.model_copy(update={"quantity": quantity}), versus=None)
+        return predict_cell(one, bases, factors, vectors, noise) / predict_cell(cell.versus, bases, factors, vectors, noise)
+    receipt, lane = cell.receipt, cell.lane
+    base = bases[lane.name]
+    repeated = Values(base, {key: np.repeat(value, FIT_SAMPLES) for key, value in factors.items()})
+    if receipt.quantity in ("ttft", "prefill_tok_s"):
+        first = _mean(ttft_s(lane, repeated, max(1, receipt.context_tokens)), vectors)
+        return first * 1e3 if receipt.quantity == "ttft" else receipt.context_tokens / first
+    if receipt.quantity == "tokens_per_step":
+        return np.full(vectors, cell.tokens_per_step)
+    rows = float(receipt.rows) if receipt.rows is not None else receipt.k + 1.0
+    batch = Batch(receipt.concurrency, receipt.k, rows, min(cell.tokens_per_step, rows), receipt.context_tokens)
+    step = _mean(draw_step_s(lane, cell.traffic, repeated, batch, noise.tiled(routing_shape(lane).layers, vectors)), vectors)
+    if receipt.quantity == "step_time":
+        gap = _mean(repeated["host_gap"], vectors) if receipt.definition == "pass_time" else 0.0
+        return (step - gap) * 1e3
+    if receipt.quantity == "tok_s_per_stream":
+        return cell.tokens_per_step / step
+    if receipt.quantity == "tok_s_aggregate":
+        if receipt.definition != "wall_with_ttft":
+            return receipt.concurrency * cell.tokens_per_step / step
+        out = float(receipt.output_tokens or DEFAULT_OUTPUT_TOKENS)
+        prefill = _mean(ttft_s(lane, repeated, max(1, receipt.context_tokens)), vectors)
+        return receipt.concurrency * out / (out / cell.tokens_per_step * step + receipt.concurrency * prefill)
+    raise ReceiptError(f"receipt {receipt.id!r}: {receipt.quantity} is not a quantity the step model predicts.")
+
+
+def _mean(value: FloatOrArray, vectors: int) -> Array:
+    array = np.broadcast_to(np.asarray(value, dtype=float), (vectors * FIT_SAMPLES,))
+    return array.reshape(vectors, FIT_SAMPLES).mean(axis=1)

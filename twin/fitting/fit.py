@@ -1,0 +1,175 @@
+"""`twin fit`: receipts in, one calibration a lane out.
+
+Maximum a posteriori by bounded least squares on log factors, several starts. Step totals identify only a few combinations
+of stages, so every coefficient has a prior and the fit says how many parameters the receipts determine: the effective number
+is the trace of I - (posterior covariance)(prior covariance)^-1 (Tarantola 2005, section 3.2.3: the resolution operator), and a parameter whose
+variance the receipts hardly shrank is called prior-dominated. Covariance is from the Jacobian (Laplace), widened when the receipts scatter more
+than their stated noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from twin.errors import CalibrationError
+from twin.fitting.calibration import SCHEMA_VERSION, CalibratedRange, Calibration, FittedParameter
+from twin.fitting.cells import ReceiptCell
+from twin.fitting.objective import Objective
+from twin.fitting.receipts import Receipt, receipts_csv
+from twin.lane.lane import Lane
+from twin.step.coefficients import coefficients
+
+Array = npt.NDArray[np.float64]
+STARTS = 3
+#: A parameter counts as moved by the data when they took at least this share of its prior variance away.
+MOVED_SHARE = 0.3
+#: What the engine's own model leaves open even where receipts agree with it perfectly.
+MODEL_LOG_SD = 0.01
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One receipt against the fitted model."""
+
+    cell: ReceiptCell
+    predicted: float
+    standardised: float
+
+    @property
+    def relative_error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted / self.cell.receipt.value - 1.0
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A finished fit: one calibration a lane, residuals in the order of the receipts, and what the fit can say of itself."""
+
+    calibrations: dict[str, Calibration]
+    residuals: tuple[Residual, ...]
+    singular_values: tuple[float, ...]
+    effective_parameters: float
+    parameters: int
+    chi_square_per_degree: float
+    starts_agree: bool
+
+
+def fit_receipts(cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, prior: Mapping[str, tuple[float, float]] | None = None) -> FitResult:
+    """Fit the lanes of `cells` together. `prior` overrides (mean, sd) of log factors by key (what other lanes have learnt).
+
+    Raises CalibrationError when there is nothing to fit.
+    """
+    if not cells:
+        raise CalibrationError("no receipt to fit: none has use = fit for this lane; `twin fit` takes CSV files of receipts.")
+    objective = Objective(cells, prior=prior)
+    theta, agree = _solve(objective, seed, starts=STARTS)
+    jacobian = objective.jacobian(theta)
+    z = objective.standardised(theta)
+    posterior = np.linalg.inv(jacobian.T @ jacobian)
+    resolution = 1.0 - np.diag(posterior) / objective.prior_sd**2
+    effective = float(np.sum(resolution))
+    chi_square = float(np.sum(z**2) / max(1.0, len(cells) - effective))
+    robust = float(np.sum(np.minimum(np.abs(z), 3.0) ** 2) / max(1.0, len(cells) - effective))
+    covariance = _widened(posterior, objective.prior_sd, max(1.0, robust))
+    predicted = objective.predictions(theta)
+    residuals = tuple(Residual(c, float(p), float(s)) for c, p, s in zip(cells, predicted, z, strict=True))
+    singular = np.linalg.svd(jacobian[: len(cells)] * objective.prior_sd, compute_uv=False)
+    lanes = {lane.name: lane for cell in cells for lane in cell.lanes}
+    fitted = _Fitted(objective, theta, covariance, resolution, residuals)
+    calibrations = {name_of: _calibration(lane, fitted, name or name_of, seed) for name_of, lane in lanes.items()}
+    shown = tuple(float(value) for value in singular if value > 0.01)
+    return FitResult(calibrations, residuals, shown, effective, len(theta), chi_square, agree)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    objective: Objective
+    theta: Array
+    covariance: Array
+    resolution: Array
+    residuals: tuple[Residual, ...]
+
+
+def _widened(posterior: Array, prior_sd: Array, inflation: float) -> Array:
+    """Widen what the data determined by `inflation`, and nothing beyond its prior: (C^-1 - P^-1)/inflation + P^-1."""
+    prior = np.diag(1.0 / prior_sd**2)
+    return np.asarray(np.linalg.inv((np.linalg.inv(posterior) - prior) / inflation + prior))
+
+
+def _solve(objective: Objective, seed: int, starts: int) -> tuple[Array, bool]:
+    from scipy.optimize import least_squares
+
+    sd, mean = objective.prior_sd, objective.prior_mean
+    if not len(sd):
+        return mean, True
+    rng = np.random.default_rng([seed, 7])
+    found = []
+    for start in range(starts):
+        x0 = mean + (0.0 if start == 0 else 0.7 * sd * rng.standard_normal(len(sd)))
+        low, high = mean - 5.0 * sd, mean + 5.0 * sd
+        result = least_squares(objective.residuals, np.clip(x0, low, high), jac=objective.jacobian, bounds=(low, high), x_scale=sd, max_nfev=40, xtol=1e-7, ftol=1e-7)
+        found.append((float(result.cost), np.asarray(result.x)))
+    best = min(found, key=lambda item: item[0])
+    agree = all(cost <= best[0] * 1.02 + 0.05 for cost, _ in found)
+    return best[1], agree
+
+
+def _calibration(lane: Lane, fitted: _Fitted, name: str, seed: int) -> Calibration:
+    own = [r for r in fitted.residuals if lane.name in (other.name for other in r.cell.lanes)]
+    unique = {c.key: c for c in coefficients(lane).values()}
+    index = {p.key: i for i, p in enumerate(fitted.objective.parameters)}
+    rows = [index[key] for key in unique]
+    covariance = fitted.covariance[np.ix_(rows, rows)]
+    parameters = [
+        FittedParameter(
+            key=key, unit=c.unit, catalogue_value=c.value, kind=c.kind, prior_log_sd=fitted.objective.parameters[row].prior_log_sd,
+            prior_log_factor=_short(fitted.objective.prior_mean[row]), log_factor=_short(fitted.theta[row]),
+            log_sd=_short(float(np.sqrt(fitted.covariance[row, row]))), prior_dominated=bool(fitted.resolution[row] < MOVED_SHARE),
+        )
+        for (key, c), row in zip(unique.items(), rows, strict=True)
+    ]  # fmt: skip
+    receipts = [r.cell.receipt for r in own]
+    sides = receipts + [r.cell.versus.receipt for r in own if r.cell.versus is not None]
+    here = [r for r in sides if r.lane == lane.name]
+    z = np.array([r.standardised for r in own])
+    effective = float(np.sum(fitted.resolution[rows]))
+    return Calibration(
+        schema_version=SCHEMA_VERSION, name=name, lane=lane.name, seed=seed, parameters=parameters,
+        covariance=[[_short(v) for v in row] for row in covariance.tolist()], receipts=len(own), fitted_parameters=_short(round(effective, 1)),
+        receipt_ids=[r.id for r in receipts], inputs_sha256=hashlib.sha256(receipts_csv(receipts).encode()).hexdigest(),
+        chi_square_per_degree=_short(float(np.sum(z**2) / max(1.0, len(own) - effective))),
+        residual_log_sd=_short(_residual_log_sd(own)), range=_range(here),
+        notes="fitted_parameters is the effective number that the receipts determine; the rest keep the prior of their kind.",
+    )  # fmt: skip
+
+
+def _range(receipts: Sequence[Receipt]) -> CalibratedRange:
+    def span(values: Sequence[int]) -> tuple[int, int]:
+        return min(values), max(values)
+
+    return CalibratedRange(
+        k=span([r.k for r in receipts]), concurrency=span([r.concurrency for r in receipts]),
+        tokens_in_flight=span([r.concurrency * (r.k + 1) for r in receipts]), context_tokens=span([r.context_tokens for r in receipts]),
+        traffic=sorted({r.traffic for r in receipts}),
+    )  # fmt: skip
+
+
+def _residual_log_sd(own: Sequence[Residual]) -> float:
+    """Scatter of step-like receipts around the model, robust (from the median), with a floor for what the model leaves out."""
+    errors = [abs(np.log1p(r.relative_error)) for r in own if r.cell.receipt.quantity not in ("ttft", "prefill_tok_s")]
+    if not errors:
+        return 0.05
+    return float(np.hypot(1.4826 * np.median(errors), MODEL_LOG_SD))
+
+
+def _short(value: float) -> float:
+    """Ten significant digits: the same bytes on machines whose last bits differ."""
+    return float(f"{value:.10g}")
+
+
+__all__ = ["FitResult", "Residual", "fit_receipts"]
