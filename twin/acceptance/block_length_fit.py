@@ -68,16 +68,20 @@ def read_sweeps(text: str) -> list[Sweep]:
     for number, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
         try:
             first = float(row["position_1"]) if row["position_1"] else None
-            point = Point(int(row["k"]), row["verification"], float(row["temperature"]), float(row["tokens_per_step"]), first)
+            tokens = float(row["tokens_per_step"])
+            point = Point(int(row["k"]), row["verification"], float(row["temperature"]), tokens, first)
             block = int(row["trained_block"]) if row["trained_block"] else None
             points.setdefault(row["sweep"], []).append(point)
             head[row["sweep"]] = (row["drafter"], block)
         except (KeyError, TypeError, ValueError) as error:
-            raise CalibrationError(f"sweep table, line {number}: {error}; expected the columns of k_sweeps.csv.") from None
+            message = f"sweep table, line {number}: {error}; expected the columns of k_sweeps.csv."
+            raise CalibrationError(message) from None
     return [Sweep(name, *head[name], tuple(p)) for name, p in points.items()]
 
 
-def predict_point(law: Mechanism, level: float, first: float, point: Point, trained_block: int | None) -> tuple[float, float]:
+def predict_point(
+    law: Mechanism, level: float, first: float, point: Point, trained_block: int | None
+) -> tuple[float, float]:
     """Tokens per step and position 1 of a sweep with these levels at one block length and rule."""
     levels = np.full(point.k, level)
     levels[0] = first
@@ -164,10 +168,10 @@ class Holdout:
 
 
 def from_means(sweep: Sweep, given: Sequence[Point], wanted: Point, law: Mechanism) -> float:
-    """Tokens per step at `wanted` carried from the nearest given block lengths, knowing their means (and position 1) only."""
-    below = [p for p in given if p.k < wanted.k]
-    above = [p for p in given if p.k > wanted.k]
-    near = [side for side in (max(below, key=lambda p: p.k, default=None), min(above, key=lambda p: p.k, default=None)) if side]
+    """Tokens per step at `wanted`, carried from the nearest given block lengths by mean (and position 1) only."""
+    below = sorted((p for p in given if p.k < wanted.k), key=lambda p: p.k)
+    above = sorted((p for p in given if p.k > wanted.k), key=lambda p: p.k)
+    near = below[-1:] + above[:1]
     levels = []
     for point in near:
         mean, first = point.tokens_per_step, point.position_1
@@ -211,7 +215,8 @@ def with_errors(law: Mechanism, sweeps: Sequence[Sweep]) -> Mechanism:
 
     Pairs inside the trained block give the first, pairs that reach beyond it the second.
     """
-    within, beyond = [], []
+    within: list[float] = []
+    beyond: list[float] = []
     block = {s.name: s.trained_block for s in sweeps}
     for held in one_anchor([s for s in sweeps if s.drafter != "single-layer"], law=law):
         trained = block[held.sweep]

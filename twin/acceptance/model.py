@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from twin.acceptance.block_length import MECHANISM, Mechanism, carry
-from twin.acceptance.profile import Array, conditional_from_survival, expit, kept_variance, logit, survival_from_conditional
+from twin.acceptance.profile import (
+    Array,
+    conditional_from_survival,
+    expit,
+    kept_variance,
+    logit,
+    survival_from_conditional,
+)
 from twin.acceptance.traffic import MAX_K, Profile, TrafficClass
 from twin.acceptance.uplift import BLOCK_SD, block_to_token, token_to_block
 from twin.errors import PolicyError, nearest
@@ -69,8 +76,8 @@ class Acceptance:
         """Tokens kept (1..k+1) in single steps, shape (streams, samples), integers as floats."""
         u = rng.random((streams, samples))
         # survival falls with p, so the number of positions above u is the number of accepted drafts
-        kept: Array = 1.0 + self.k - np.searchsorted(self.survival[::-1], u, side="right")
-        return kept
+        below = np.searchsorted(self.survival[::-1], u, side="right")
+        return np.asarray(1.0 + self.k - below, dtype=float)
 
 
 def resolve_acceptance(
@@ -78,8 +85,8 @@ def resolve_acceptance(
 ) -> Acceptance:
     """Acceptance of a class at block length `k` under `verification`; raises PolicyError for an impossible policy.
 
-    A (k, rule) that the class measured is returned as it is. Otherwise the nearest measured block lengths are carried to
-    `k` (one from below and one from above when both exist, mixed by distance), and token and block profiles are converted.
+    A (k, rule) that the class measured is returned as it is. Otherwise the nearest measured block lengths are carried
+    to `k` (one from below and one from above when both exist, mixed by distance), and rules are converted.
     """
     if verification not in RULES:
         raise PolicyError(f"verification {verification!r}: {nearest(verification, RULES)}")
@@ -100,7 +107,8 @@ def resolve_acceptance(
         survival, rule_sd, note = _to_rule(profile, verification)
         if note and note not in warnings:
             warnings.append(note)
-        levels.append(logit(conditional_from_survival(carry(survival, k, trained_block=trained_block, mechanism=mechanism))))
+        carried = carry(survival, k, trained_block=trained_block, mechanism=mechanism)
+        levels.append(logit(conditional_from_survival(carried)))
         far = mechanism.widening(profile.k, k, trained_block)
         sds.append(math.sqrt(profile.relative_sd_of_mean(spread) ** 2 + rule_sd**2 + far**2))
         weights.append(1.0 if len(used) == 1 else 1.0 - abs(profile.k - k) / abs(used[0].k - used[1].k))
@@ -108,7 +116,7 @@ def resolve_acceptance(
     if any(profile.k != k for profile in used):
         measured = ", ".join(str(p.k) for p in used)
         warnings.append(f"{traffic.name}: k = {k} was not measured; carried from k = {measured}.")
-    # The two neighbours share the mechanism, so their errors are not independent: the weighted sum, not the root of squares.
+    # The neighbours share the mechanism, so their errors are not independent: the weighted sum, no root of squares.
     return _result(survival, sum(w * sd for w, sd in zip(weights, sds, strict=True)), spread, warnings, used)
 
 
@@ -136,7 +144,7 @@ def _to_rule(profile: Profile, verification: str) -> tuple[Array, float, str]:
     if _same_rule(profile, verification):
         return profile.survival, 0.0, ""
     if "greedy" in (profile.verification, verification):
-        note = f"the profile at k = {profile.k} was measured under {profile.verification} verification; taken as it is for {verification}."
+        note = f"k = {profile.k} was measured under the {profile.verification} rule; taken as it is for {verification}."
         return profile.survival, TEMPERATURE_SD, note
     convert = token_to_block if verification == "block" else block_to_token
     return convert(profile.survival, temperature=profile.temperature), 0.0 if profile.k == 1 else BLOCK_SD, ""

@@ -1,115 +1,173 @@
-"""Decode policies: how many tokens are drafted and verified for each stream.
+"""Decode policies: what a step drafts, verifies and keeps, stream by stream.
 
-A k-schedule gives k by the number of live streams. Two notations are read, one object comes out:
-
-    "1-4:5, 5-8:3, 9-32:3"          ranges of streams, then k
-    [[1, 4, 5], [5, 8, 3]]          [first, last, k], vLLM's num_speculative_tokens_per_batch_size
+A policy is asked with the live streams and a source of survival by block length, and answers with a `Decision`. Draft
+and verification are two lengths: an adaptive policy drafts k and verifies only the prefix worth its cost.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
 
+import numpy as np
+
+from twin.acceptance.profile import Array
+from twin.acceptance.schedule import MAX_STREAMS, Schedule, fixed, parse_schedule
 from twin.acceptance.traffic import MAX_K
 from twin.errors import PolicyError
 
-MAX_STREAMS = 65536
-_RANGE = re.compile(r"^\s*(\d{1,9})\s*(?:(?:-|\.\.)\s*(\d{1,9}))?\s*:\s*(\d{1,9})\s*$")
-_HOW = 'write it as "1-4:5, 5-8:3" or [[1, 4, 5], [5, 8, 3]]'
+__all__ = [
+    "MAX_STREAMS", "Adaptive", "ByStreams", "ConfidenceCap", "Decision", "PerRequest", "Policy", "Schedule", "StepCost",
+    "fixed", "parse_schedule",
+]  # fmt: skip
+
+#: Survival of a block of k: (k,) for all streams alike, or (k, streams).
+SurvivalOf = Callable[[int], Array]
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """k by live streams: `(first, last, k)` ranges, ascending, from one stream on, without gap or overlap."""
+class Decision:
+    """One step: drafted tokens, verified rows (bonus row included), expected tokens kept; each (streams,)."""
 
-    ranges: tuple[tuple[int, int, int], ...]
+    drafted: Array
+    rows: Array
+    kept: Array
+
+    @property
+    def total_rows(self) -> float:
+        """Rows that the verification forward has to run."""
+        return float(self.rows.sum())
+
+
+class Policy(Protocol):
+    """Anything that decides a step."""
+
+    def decide(self, streams: int, survival_of: SurvivalOf) -> Decision:
+        """Decide one step of `streams` live streams."""
+        ...
+
+
+def _columns(survival: Array, streams: int) -> Array:
+    wide = survival if survival.ndim == 2 else np.repeat(survival[:, None], streams, axis=1)
+    if wide.shape[1] != streams:
+        raise PolicyError(f"survival of {wide.shape[1]} streams was given for {streams} live streams.")
+    return wide
+
+
+def _full(k: int, survival: Array) -> tuple[Array, Array, Array]:
+    streams = survival.shape[1]
+    return np.full(streams, float(k)), np.full(streams, k + 1.0), 1.0 + survival.sum(axis=0)
+
+
+@dataclass(frozen=True)
+class ByStreams:
+    """k from a schedule by live streams; `ByStreams(fixed(5))` is a fixed k. All of the block is verified."""
+
+    schedule: Schedule
+
+    def decide(self, streams: int, survival_of: SurvivalOf) -> Decision:
+        """Draft and verify the schedule's k for every stream."""
+        k = self.schedule.k_for(streams)
+        return Decision(*_full(k, _columns(survival_of(k), streams)))
+
+
+@dataclass(frozen=True)
+class PerRequest:
+    """Every live stream has its own k, in the order of the streams."""
+
+    ks: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.ranges:
-            raise PolicyError(f"the schedule is empty; {_HOW}.")
-        expected = 1
-        for first, last, k in self.ranges:
-            if first > last:
-                raise PolicyError(f"schedule range {first}-{last}: the first number of streams is larger than the last.")
+        for k in self.ks:
             if not 0 <= k <= MAX_K:
-                raise PolicyError(f"schedule range {first}-{last}: k = {k}; a draft block has 0 to {MAX_K} tokens.")
-            if last > MAX_STREAMS:
-                raise PolicyError(f"schedule range {first}-{last}: more than {MAX_STREAMS} streams.")
-            if first < expected:
-                raise PolicyError(f"schedule: ranges overlap at {first} streams; the range before it ends at {expected - 1}.")
-            if first > expected:
-                missing = f"{expected}" if first == expected + 1 else f"{expected} to {first - 1}"
-                raise PolicyError(f"schedule: no k for {missing} streams; ranges must follow each other from 1 on.")
-            expected = last + 1
+                raise PolicyError(f"per-request k = {k}: a draft block has 0 to {MAX_K} tokens.")
 
-    @property
-    def max_streams(self) -> int:
-        """The largest number of live streams that the schedule covers."""
-        return self.ranges[-1][1]
+    def decide(self, streams: int, survival_of: SurvivalOf) -> Decision:
+        """Draft and verify each stream's own k."""
+        if streams != len(self.ks):
+            raise PolicyError(f"{len(self.ks)} per-request k were given for {streams} live streams; give one a stream.")
+        kept = np.ones(streams)
+        for k in set(self.ks):
+            mine = np.array(self.ks) == k
+            kept[mine] += _columns(survival_of(k), streams).sum(axis=0)[mine]
+        ks = np.array(self.ks, dtype=float)
+        return Decision(ks, ks + 1.0, kept)
 
-    @property
-    def ks(self) -> tuple[int, ...]:
-        """The block lengths in use, ascending."""
-        return tuple(sorted({k for _, _, k in self.ranges}))
 
-    def k_for(self, streams: int) -> int:
-        """k at this number of live streams; raises PolicyError outside the schedule."""
-        for first, last, k in self.ranges:
-            if first <= streams <= last:
-                return k
-        raise PolicyError(
-            f"the schedule {self.text()!r} covers 1 to {self.max_streams} streams, asked for {streams}; "
-            f"add a range, for example {self.max_streams + 1}-{max(streams, self.max_streams + 1)}:{self.ranges[-1][2]}."
+@dataclass(frozen=True)
+class StepCost:
+    """Seconds of a verification forward by total rows: a table, straight between its points and beyond the last."""
+
+    rows: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.rows) != len(self.seconds) or not self.rows:
+            raise PolicyError("a step-cost table has as many rows as seconds, at least one.")
+        if any(b <= a for a, b in pairwise(self.rows)) or self.rows[0] < 1:
+            raise PolicyError("a step-cost table lists rows in rising order, from 1 on.")
+        if any(not s > 0 for s in self.seconds) or any(b < a for a, b in pairwise(self.seconds)):
+            raise PolicyError("a step-cost table holds positive seconds that do not fall with rows.")
+
+    def seconds_at(self, rows: Array) -> Array:
+        """Interpolated seconds; beyond the table the last slope goes on."""
+        x, y = np.array(self.rows), np.array(self.seconds)
+        slope = (y[-1] - y[-2]) / (x[-1] - x[-2]) if len(x) > 1 else 0.0
+        at = np.asarray(rows, dtype=float)
+        seconds: Array = np.interp(at, x, y) + slope * np.maximum(0.0, at - x[-1])
+        return seconds
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Draft k, verify the prefixes that give the most tokens per second by a step-cost table.
+
+    The chance that draft p of a stream is kept is its survival, which falls with p. So the best R rows to add to the
+    bonus rows are the R largest survivals over all streams, and they are prefixes by themselves; R maximises
+        (streams + sum of the R largest) / (draft_s + cost(streams + R))
+    exactly. The draft pass still costs a full k.
+    """
+
+    k: int
+    cost: StepCost
+    draft_s: float = 0.0
+
+    def decide(self, streams: int, survival_of: SurvivalOf) -> Decision:
+        """Draft k, verify the prefix of each stream that is worth its cost."""
+        survival = _columns(survival_of(self.k), streams)
+        order = np.argsort(-survival, axis=None, kind="stable")
+        gained = streams + np.concatenate([[0.0], np.cumsum(survival.ravel()[order])])
+        rate = gained / (self.draft_s + self.cost.seconds_at(streams + np.arange(float(len(gained)))))
+        chosen = np.zeros(survival.size, dtype=bool)
+        chosen[order[: int(np.argmax(rate))]] = True
+        verified = chosen.reshape(survival.shape)
+        return Decision(
+            np.full(streams, float(self.k)), 1.0 + verified.sum(axis=0), 1.0 + (survival * verified).sum(axis=0)
         )
 
-    def text(self) -> str:
-        """The short notation, "1-4:5, 5-8:3"."""
-        return ", ".join(f"{a}-{b}:{k}" if a != b else f"{a}:{k}" for a, b, k in self.ranges)
 
-    def vllm(self) -> str:
-        """The value of vLLM's num_speculative_tokens_per_batch_size, "[[1, 4, 5], [5, 8, 3]]"."""
-        return json.dumps([list(r) for r in self.ranges])
+@dataclass(frozen=True)
+class ConfidenceCap:
+    """Draft k, verify a stream's prefix while its survival is at least `threshold` (a chance)."""
 
-    def merged(self) -> Schedule:
-        """The same schedule with neighbouring ranges of equal k joined."""
-        out: list[tuple[int, int, int]] = []
-        for first, last, k in self.ranges:
-            out = [*out[:-1], (out[-1][0], last, k)] if out and out[-1][2] == k else [*out, (first, last, k)]
-        return Schedule(tuple(out))
+    k: int
+    threshold: float
 
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.threshold <= 1.0:
+            raise PolicyError(f"confidence threshold {self.threshold:g}; a chance lies between 0 and 1.")
 
-def fixed(k: int, max_streams: int = MAX_STREAMS) -> Schedule:
-    """The same k at any number of streams."""
-    return Schedule(((1, max_streams, k),))
-
-
-def parse_schedule(given: str | Sequence[Sequence[int]]) -> Schedule:
-    """Read a schedule in either notation. Raises PolicyError naming the part that is wrong."""
-    if isinstance(given, str):
-        text = given.strip()
-        if len(text) > 20_000:
-            raise PolicyError(f"a schedule of {len(text)} characters; {_HOW}.")
-        if not text.startswith("["):
-            return Schedule(tuple(_range(part) for part in text.split(",") if part.strip()))
-        try:
-            given = json.loads(text)
-        except (ValueError, RecursionError):
-            raise PolicyError(f"schedule {text[:60]!r} is not a list of [first, last, k]; {_HOW}.") from None
-    rows: list[tuple[int, int, int]] = []
-    for row in given:
-        good = isinstance(row, Sequence) and not isinstance(row, str) and len(row) == 3
-        if not good or not all(isinstance(n, int) and not isinstance(n, bool) for n in row):
-            raise PolicyError(f"schedule row {str(row)[:60]}: expected [first, last, k] in whole numbers; {_HOW}.")
-        rows.append((row[0], row[1], row[2]))
-    return Schedule(tuple(rows))
+    def decide(self, streams: int, survival_of: SurvivalOf) -> Decision:
+        """Draft k, verify what is likely enough."""
+        survival = _columns(survival_of(self.k), streams)
+        verified = survival >= self.threshold
+        return Decision(
+            np.full(streams, float(self.k)), 1.0 + verified.sum(axis=0), 1.0 + (survival * verified).sum(axis=0)
+        )
 
 
-def _range(part: str) -> tuple[int, int, int]:
-    match = _RANGE.match(part)
-    if match is None:
-        raise PolicyError(f"schedule part {part.strip()[:60]!r}: expected FIRST-LAST:K; {_HOW}.")
-    first, last, k = int(match[1]), int(match[2] or match[1]), int(match[3])
-    return first, last, k
+def per_request(ks: Sequence[int]) -> PerRequest:
+    """A policy from one k a request."""
+    return PerRequest(tuple(ks))

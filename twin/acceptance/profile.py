@@ -1,9 +1,9 @@
 """Acceptance profiles: survival and conditional, counts, posteriors.
 
-A draft block of k tokens is accepted up to its first rejection. `survival[p-1]` is the chance that the first p drafts are
-all accepted (vLLM's per-position rate); `conditional[p-1]` the chance that draft p is accepted given that p-1 were.
+A draft block of k tokens is accepted up to its first rejection. `survival[p-1]` is the chance that the first p drafts
+are all accepted (vLLM's per-position rate); `conditional[p-1]` that draft p is accepted given that p-1 were.
 
-    survival_p = prod_{j <= p} conditional_j          tokens per step = 1 + sum_p survival_p   (the 1 is the bonus token)
+    survival_p = prod_{j <= p} conditional_j        tokens per step = 1 + sum_p survival_p    (the 1 is the bonus token)
 
 Positions are the FIRST axis here, samples the last.
 """
@@ -25,7 +25,8 @@ _TINY = 1e-12
 
 def survival_from_conditional(conditional: ArrayLike) -> Array:
     """Survival of each position from conditionals, shape (k, ...)."""
-    return np.cumprod(np.asarray(conditional, dtype=float), axis=0)
+    out: Array = np.cumprod(np.asarray(conditional, dtype=float), axis=0)
+    return out
 
 
 def conditional_from_survival(survival: ArrayLike) -> Array:
@@ -34,7 +35,8 @@ def conditional_from_survival(survival: ArrayLike) -> Array:
     if s.shape[0] == 0:
         return s
     before = np.concatenate([np.ones_like(s[:1]), s[:-1]])
-    return np.divide(s, before, out=np.zeros_like(s), where=before > 0)
+    out: Array = np.divide(s, before, out=np.zeros_like(s), where=before > 0)
+    return out
 
 
 def tokens_per_step(survival: ArrayLike) -> Array:
@@ -46,7 +48,8 @@ def tokens_per_step(survival: ArrayLike) -> Array:
 def kept_distribution(survival: ArrayLike) -> Array:
     """P(tokens kept = 1, ..., k+1) of one step, shape (k+1,)."""
     s = np.concatenate([[1.0], np.asarray(survival, dtype=float), [0.0]])
-    return s[:-1] - s[1:]
+    out: Array = s[:-1] - s[1:]
+    return out
 
 
 def kept_variance(survival: ArrayLike) -> float:
@@ -103,7 +106,7 @@ class Counts:
         return survival_from_conditional(rng.beta(a[:, None], b[:, None], size=(len(a), samples)))
 
     def relative_sd(self) -> float:
-        """Posterior standard deviation of tokens per step over its mean, by error propagation through the Beta posteriors.
+        """Posterior standard deviation of tokens per step over its mean, by error propagation through the posteriors.
 
         d(tokens)/d(c_j) = sum_{p >= j} survival_p / c_j, and the conditionals are independent.
         """

@@ -56,9 +56,8 @@ class Profile(Strict):
         except TrafficError as error:
             raise ValueError(str(error)) from None
         if self.mean is not None and abs(self.mean.value - self.tokens_per_step) > 0.005:
-            raise ValueError(
-                f"the positions give {self.tokens_per_step:.4f} tokens per step (bonus included), the mean says {self.mean.text}"
-            )
+            found = f"{self.tokens_per_step:.4f} tokens per step (bonus included)"
+            raise ValueError(f"the positions give {found}, the mean says {self.mean.text}")
         return self
 
     def _in_range(self) -> bool:
@@ -98,8 +97,8 @@ class Routing(Strict):
     """Which experts this traffic touches; the routing layer gives the meaning.
 
     `beta`: exponent of the effective tokens of one stream's block (1 = independent tokens). `diversity`: 0 all streams
-    share one prompt, 1 unrelated streams. `cold_share`: share of decode routes that leave the hot set, by the relation of
-    the traffic to the map's calibration ("own", "other"), measured with `hot_fraction` of the experts hot.
+    share one prompt, 1 unrelated streams. `cold_share`: share of decode routes that leave the hot set, by the relation
+    of the traffic to the map's calibration ("own", "other"), measured with `hot_fraction` of the experts hot.
     """
 
     beta: Number
@@ -164,7 +163,7 @@ class Length(Strict):
 
 
 class TrafficClass(Strict):
-    """One class of traffic, as its file says it. `stream_sd` is the relative spread of tokens per step between streams."""
+    """One class of traffic as its file says it; `stream_sd`: relative spread of tokens per step between streams."""
 
     schema_version: Literal[1]
     name: str = Field(min_length=1, max_length=80, pattern=r"^[a-z0-9][a-z0-9._-]*$")
