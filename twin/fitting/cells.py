@@ -17,13 +17,14 @@ import numpy.typing as npt
 
 from twin.acceptance.model import resolve_acceptance
 from twin.acceptance.traffic import TrafficClass
-from twin.errors import ReceiptError
+from twin.errors import ReceiptError, nearest
 from twin.fitting.receipts import Receipt
 from twin.lane.lane import Lane
 from twin.routing.batch import RoutingNoise
 from twin.step.batch import Batch
 from twin.step.coefficients import Coefficient, FloatOrArray, Values
-from twin.step.model import draw_step_s, routing_shape
+from twin.step.graph import MECHANISMS
+from twin.step.model import draw_step, draw_step_s, routing_shape
 from twin.step.prefill import ttft_s
 
 Array = npt.NDArray[np.float64]
@@ -115,7 +116,13 @@ def predict_cell(
         return np.full(vectors, cell.tokens_per_step)
     rows = float(receipt.rows) if receipt.rows is not None else receipt.k + 1.0
     batch = Batch(receipt.concurrency, receipt.k, rows, min(cell.tokens_per_step, rows), receipt.context_tokens)
-    step = _mean(draw_step_s(lane, cell.traffic, repeated, batch, noise.tiled(routing_shape(lane).layers, vectors)), vectors)
+    draws = noise.tiled(routing_shape(lane).layers, vectors)
+    if receipt.quantity == "stage_time":
+        if receipt.stage not in MECHANISMS:
+            raise ReceiptError(f"receipt {receipt.id!r}: stage {receipt.stage!r}; {nearest(receipt.stage, MECHANISMS)}")
+        stages = draw_step(lane, cell.traffic, repeated, batch, draws).times.mechanism_s
+        return np.maximum(_mean(stages[receipt.stage], vectors) * 1e3, 1e-6)
+    step = _mean(draw_step_s(lane, cell.traffic, repeated, batch, draws), vectors)
     if receipt.quantity == "step_time":
         gap = _mean(repeated["host_gap"], vectors) if receipt.definition == "pass_time" else 0.0
         return (step - gap) * 1e3

@@ -102,7 +102,7 @@ class Objective:
         for position, row in enumerate(rows):
             cell = self.cells[row]
             r = cell.receipt
-            key = (r.traffic, r.k, r.rows, r.concurrency, r.context_tokens, r.quantity, r.definition, r.output_tokens, cell.tokens_per_step, r.lane, r.versus_lane)
+            key = (r.traffic, r.k, r.rows, r.concurrency, r.context_tokens, r.quantity, r.stage, r.definition, r.output_tokens, cell.tokens_per_step, r.lane, r.versus_lane)
             if key not in predicted:
                 predicted[key] = predict_cell(cell, self._bases, factors, len(vectors), self._noise)
             out[position] = predicted[key]

@@ -17,7 +17,7 @@ class Placement(Strict):
 
     `hot` experts of every layer are in the primary devices, the rest on `cold_on`: a sidecar GPU, host memory read over a
     link, or nowhere (all resident). `tensor_parallel` splits every matrix, `expert_parallel` deals whole experts to ranks.
-    `cold_share_scale` scales the traffic class's cold share of routes for this lane's map (1: as the class says).
+    `map_mismatch` scales the cold share of routes of traffic that the hot map was not made for (1: as the class says).
     """
 
     tensor_parallel: Number
@@ -32,6 +32,7 @@ class Placement(Strict):
     draft_resident: bool = True
     rejected_weight: Number
     map_calibrated_on: str = ""
+    map_mismatch: Number | None = None
     sidecars: Number | None = None
 
 

@@ -46,7 +46,7 @@ class Coefficient:
 
 _ENGINE = {
     "launch_time": "s", "attention_layer_time": "s", "row_time": "s", "context_time": "s", "moe_floor": "s", "host_gap": "s",
-    "sampling_time": "s", "draft_overhead": "s", "sidecar_call_time": "s", "sidecar_row_time": "s", "host_expert_time": "s",
+    "sampling_time": "s", "draft_overhead": "s", "sidecar_call_time": "s", "sidecar_row_time": "s", "launches_beside_sidecar": "1", "host_expert_time": "s",
     "engram_time": "s", "prefill_efficiency": "1", "prefill_context_time": "s", "prefill_overhead": "s",
 }  # fmt: skip
 
@@ -73,6 +73,8 @@ def coefficients(lane: Lane) -> dict[str, Coefficient]:
         for i, law in enumerate(engine.collectives):
             add(f"collective.{i}.latency", f"engine.{engine.name}.collective.{law.algorithm}.latency", law.latency, "s")
             add(f"collective.{i}.inverse_bandwidth", f"engine.{engine.name}.collective.{law.algorithm}.inverse_bandwidth", law.inverse_bandwidth, "s/B")
+    if lane.cold_experts:
+        add("map_mismatch", f"lane.{lane.name}.map_mismatch", lane.placement.map_mismatch, "1")
     add("rejected_weight", f"lane.{lane.name}.rejected_weight", lane.placement.rejected_weight, "1")
     return found
 

@@ -34,10 +34,10 @@ def step_durations(lane: Lane, values: Values, batch: Batch, experts: ExpertDraw
     bandwidth = values["primary.read_bandwidth"]
     costs: dict[str, FloatOrArray] = {}
 
-    launches = engine.launches_per_step.value / layers
-    beside = 0.35 if lane.placement.cold_on == "sidecar" else 0.0
-    costs["launch"] = launches * (1 - beside) * values["launch_time"]
-    costs["launch_beside"] = launches * beside * values["launch_time"]
+    launches = engine.launches_per_step.value
+    beside = np.minimum(values["launches_beside_sidecar"], launches) if lane.placement.cold_on == "sidecar" else 0.0
+    costs["launch"] = (launches - beside) / layers * values["launch_time"]
+    costs["launch_beside"] = beside / layers * values["launch_time"]
     kv_read = batch.streams * batch.context_tokens * checkpoint.kv_read_bytes_per_token.value / layers
     costs["attention"] = (
         values["attention_layer_time"]

@@ -47,14 +47,14 @@ def routing_parameters(lane: Lane, traffic: TrafficClass, values: Values) -> Rou
         beta=beta,
         rejected_weight=values["rejected_weight"],
         diversity=traffic.routing.diversity.value,
-        cold_share=cold_share(lane, traffic),
+        cold_share=cold_share(lane, traffic, values),
     )
 
 
 _POOLED_LOCALITY = 0.747
 
 
-def cold_share(lane: Lane, traffic: TrafficClass) -> float:
+def cold_share(lane: Lane, traffic: TrafficClass, values: Values) -> FloatOrArray:
     """Share of decode routes that leave the lane's hot set, by whether its map was made for this traffic.
 
     The class gives it for the hot fraction it was measured at; another split scales it by how much popularity lies outside.
@@ -68,7 +68,8 @@ def cold_share(lane: Lane, traffic: TrafficClass) -> float:
     hot = lane.placement.hot.value / lane.checkpoint.experts.value
     measured_at = traffic.routing.hot_fraction.value if traffic.routing.hot_fraction else hot
     scale = float(np.exp(np.interp(hot, _HOT_FRACTION, _LOG_OUTSIDE) - np.interp(measured_at, _HOT_FRACTION, _LOG_OUTSIDE)))
-    return min(shares[relation].value * scale, 1.0)
+    mismatch = values["map_mismatch"] if relation == "other" and "map_mismatch" in values else 1.0
+    return np.minimum(shares[relation].value * scale * mismatch, 1.0)
 
 
 def draw_step(lane: Lane, traffic: TrafficClass, values: Values, batch: Batch, noise: RoutingNoise) -> StepDraw:
