@@ -117,7 +117,7 @@ def shape_from_mean(
         return survival_from_conditional(c)
 
     low, high = -40.0, 40.0
-    for _ in range(200):
+    for _ in range(64):
         middle = (low + high) / 2
         low, high = (middle, high) if 1 + survival(middle).sum() < mean else (low, middle)
     found = survival((low + high) / 2)

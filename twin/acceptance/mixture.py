@@ -76,7 +76,7 @@ def spread_streams(survival: Array, stream_sd: float, *, kinds: int = _NODES) ->
         flat = np.repeat(conditional_from_survival(survival)[:, None], kinds, axis=1)
         return StreamMixture(weights, flat)
     low, high = 0.0, 8.0
-    for _ in range(60):
+    for _ in range(40):
         width = (low + high) / 2
         found = _with_width(survival, width * nodes, weights)
         low, high = (width, high) if found.stream_sd() < stream_sd else (low, width)
@@ -90,8 +90,10 @@ def _with_width(survival: Array, shift: Array, weights: Array) -> StreamMixture:
         if not 0 < conditional < 1:
             row = np.full_like(shift, conditional)
         else:
-            low, high = float(logit(conditional)) - 60.0, float(logit(conditional)) + 60.0
-            for _ in range(100):
+            # A mean over kinds lies between its smallest and largest, so the common logit is within the shifts.
+            middle, most = float(logit(conditional)), float(np.abs(shift).max())
+            low, high = middle - most, middle + most
+            for _ in range(52):
                 middle = (low + high) / 2
                 low, high = (middle, high) if weights @ (reached * expit(middle + shift)) < pooled else (low, middle)
             row = expit((low + high) / 2 + shift)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from twin.acceptance.profile import Array, Counts, check_survival, survival_from_conditional, tokens_per_step
 from twin.errors import TrafficError, nearest
@@ -118,12 +118,24 @@ class Routing(Strict):
         return self
 
 
+def _pairs(raw: Any) -> Any:
+    """TOML arrays of two numbers as tuples; anything else is left for the model to refuse."""
+    if not isinstance(raw, list):
+        return raw
+    return tuple(
+        tuple(float(n) if isinstance(n, int) and not isinstance(n, bool) else n for n in pair)
+        if isinstance(pair, (list, tuple))
+        else pair
+        for pair in raw
+    )
+
+
 class Tokens(Strict):
     """A length distribution in tokens: log-normal (`median`, `sigma` of the log) or `histogram` of [tokens, weight]."""
 
     median: Number | None = None
     sigma: Number | None = None
-    histogram: tuple[tuple[float, float], ...] = Field(default=(), strict=False)
+    histogram: Annotated[tuple[tuple[float, float], ...], BeforeValidator(_pairs)] = ()
     source: str = ""
 
     @model_validator(mode="after")
