@@ -1,0 +1,168 @@
+"""Step-cost tables: the tokens of a verification batch against the time of a pass.
+
+Read are CSV or Markdown tables with a column of tokens and one of ms (or s, us, steps per second), JSON objects
+{"8": 21.3, ...} and lists of pairs (milliseconds), and SGLang's cost table and profiling rounds
+(`sample_batch_tokens` / `sample_steps_per_sec`, lines with `batch_tokens` and `steps_per_sec`). A batch of m tokens is
+m = streams x (k + 1): --k gives the streams, --concurrency gives k.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+
+from twin.errors import IngestError
+from twin.ingest.jsonstream import JsonStream, documents
+from twin.ingest.model import Cell, Found
+from twin.ingest.numbers import number, numbers, whole
+from twin.ingest.reader import Head, Reader, nothing_inside
+from twin.ingest.source import Source
+from twin.ingest.table import header, quantity, rows
+
+TITLE = "a step-cost table (tokens in a batch against time)"
+_TOKENS = re.compile(
+    r"^(batch[ _]?tokens|tokens( in (a )?batch)?|num_tokens|batch size \(tokens\)|sum_query_len|m|rows|verify[ "
+    r"_]tokens)$"
+)
+_TIME = re.compile(
+    r"^(?:(?:step|pass|cost|itl|latency|time|verify|median|mean)[ _]?(?:time|cost)?[ "
+    r"_]?)?\(?(ms|s|us|seconds|milliseconds)\)?$|^ms/step$|^cost_(ms)$"
+)
+_RATE = re.compile(r"^(steps[ _/](per[ _])?s(ec(ond)?)?|sps)$")
+_STREAMS = re.compile(r"^(batch[ _]?size(_per_rank)?|bs|num_reqs|requests|streams|concurrency)$")
+_SECONDS = {"ms": 1e-3, "milliseconds": 1e-3, "s": 1.0, "seconds": 1.0, "us": 1e-6}
+_PLAIN = re.compile(r'^\s*\{\s*"[0-9]{1,6}"\s*:\s*[0-9]')
+_PAIRS = re.compile(r"^\s*\[\s*\[\s*[0-9]{1,6}\s*,\s*[0-9.eE+-]{1,30}\s*\]")
+
+
+def score(head: Head) -> float:
+    if head.binary:
+        return 0.0
+    if head.json:
+        if {"sample_batch_tokens", "sample_steps_per_sec"} <= head.keys or {
+            "batch_tokens",
+            "steps_per_sec",
+        } <= head.keys:
+            return 0.95
+        return 0.8 if _PLAIN.match(head.text) or _PAIRS.match(head.text) else 0.0
+    columns = header(head.text)
+    tokens, time = any(_TOKENS.match(c) for c in columns), any(_TIME.match(c) or _RATE.match(c) for c in columns)
+    return 0.85 if tokens and time else 0.3 if tokens or time else 0.0
+
+
+def read(source: Source) -> Found:
+    """One cell a row; k and concurrency come from the flags."""
+    found = Found(FORMAT.name, source.where, source.sha256())
+    if source.head.lstrip(b"\xef\xbb\xbf \r\n\t")[:1] in (b"{", b"["):
+        with JsonStream(source) as stream:
+            _json(stream, source.where, found)
+    else:
+        _table(source, found)
+    if not found.cells:
+        raise nothing_inside(source, TITLE, "no row of tokens and time")
+    _check(found)
+    return found
+
+
+def _add(found: Found, tokens: int, seconds: float, label: str, streams: float | None = None) -> None:
+    if len(found.cells) >= 100_000:
+        raise IngestError(f"{found.where}: more than 100,000 rows; split the table.")
+    if tokens < 1 or not 1e-7 <= seconds <= 1e4:
+        raise IngestError(f"{found.where}, {label}: {tokens} tokens in {seconds:g} s; check the unit.")
+    cell = Cell(label, batch_tokens=tokens, step_s=seconds, step_definition="pass_time")
+    if streams and tokens % int(streams) == 0 and streams == int(streams):
+        cell.concurrency_asked, cell.k = streams, tokens // int(streams) - 1
+    found.cells.append(cell)
+
+
+def _json(stream: JsonStream, where: str, found: Found) -> None:
+    if stream.peek() == "[":
+        for index in stream.elements():
+            _entry(stream.value(), f"row {index + 1}", where, found)
+        return
+    for index in documents(stream):
+        raw = stream.value()
+        if not isinstance(raw, dict):
+            raise IngestError(f"{where}, line {index + 1}: expected an object, got {str(raw)[:40]!r}.")
+        if "sample_batch_tokens" in raw:
+            tokens = numbers(raw["sample_batch_tokens"], where, "sample_batch_tokens", minimum=1)
+            rates = numbers(raw.get("sample_steps_per_sec"), where, "sample_steps_per_sec")
+            if len(tokens) != len(rates):
+                raise IngestError(f"{where}: {len(tokens)} sample_batch_tokens but {len(rates)} sample_steps_per_sec.")
+            for m, rate in zip(tokens, rates, strict=True):
+                if rate <= 0 or m != int(m):
+                    raise IngestError(f"{where}: {m:g} tokens at {rate:g} steps per second cannot be.")
+                _add(found, int(m), 1.0 / rate, f"{m:g} tokens")
+            for key in raw.keys() - {"sample_batch_tokens", "sample_steps_per_sec", "max_batch_tokens"}:
+                found.keep(key, raw[key])
+        elif "batch_tokens" in raw:
+            _entry(raw, f"line {index + 1}", where, found)
+        else:
+            for key, value in raw.items():
+                if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 6):
+                    raise IngestError(f"{where}: the key {key[:30]!r} is no number of tokens.")
+                _entry([int(key), value], f"{key} tokens", where, found)
+
+
+def _entry(raw: Any, label: str, where: str, found: Found) -> None:
+    here = f"{where}, {label}"
+    if isinstance(raw, dict):
+        tokens, rate = (
+            whole(raw.get("batch_tokens"), here, "batch_tokens", minimum=1),
+            number(raw.get("steps_per_sec"), here, "steps_per_sec", above=True),
+        )
+        if tokens is None or rate is None:
+            raise IngestError(f"{here}: expected batch_tokens and steps_per_sec.")
+        _add(found, tokens, 1.0 / rate, label, number(raw.get("batch_size_per_rank"), here, "batch_size_per_rank"))
+        for key in raw.keys() - {"batch_tokens", "steps_per_sec", "batch_size_per_rank", "batch_size"}:
+            found.keep(key, raw[key])
+    elif isinstance(raw, list) and len(raw) == 2:
+        tokens, value = whole(raw[0], here, "tokens", minimum=1), number(raw[1], here, "ms", above=True)
+        if tokens is None or value is None:
+            raise IngestError(f"{here}: expected [tokens, milliseconds].")
+        _add(found, tokens, value / 1e3, label)
+    else:
+        raise IngestError(f"{here}: expected [tokens, milliseconds], got {str(raw)[:40]!r}.")
+
+
+def _table(source: Source, found: Found) -> None:
+    for row in rows(source):
+        tokens_at = next((c for c in row.cells if _TOKENS.match(c)), None)
+        time_at = next((c for c in row.cells if _TIME.match(c)), None) or next(
+            (c for c in row.cells if _RATE.match(c)), None
+        )
+        if tokens_at is None or time_at is None:
+            continue
+        tokens, time = quantity(row.cells[tokens_at]), quantity(row.cells[time_at])
+        if tokens is None or time is None:
+            found.notes.append(f"line {row.line} left out: no number")
+            continue
+        where = f"{source.where}, line {row.line}"
+        if tokens[0] != int(tokens[0]) or time[0] <= 0:
+            raise IngestError(
+                f"{where}: {row.cells[tokens_at][:20]!r} tokens in {row.cells[time_at][:20]!r}; expected a whole "
+                "number and a time above zero."
+            )
+        match = _TIME.match(time_at)
+        unit = (match[1] or match[2] or "ms") if match else ""
+        seconds = time[0] * _SECONDS[unit] if match else 1.0 / time[0]
+        streams_at = next((c for c in row.cells if _STREAMS.match(c)), None)
+        streams = quantity(row.cells[streams_at]) if streams_at else None
+        _add(found, int(tokens[0]), seconds, f"line {row.line}", streams[0] if streams and streams[0] >= 1 else None)
+        for column in row.cells.keys() - {tokens_at, time_at, streams_at}:
+            found.keep(f"column {column!r}", row.cells[column])
+
+
+def _check(found: Found) -> None:
+    """A step with more tokens that is much faster points at buckets or at swapped columns; say it."""
+    ordered = sorted((c.batch_tokens or 0, c.step_s or 0.0) for c in found.cells)
+    drops = [(a, b) for a, b in pairwise(ordered) if b[0] > a[0] and b[1] < 0.9 * a[1]]
+    if drops:
+        (m1, t1), (m2, t2) = drops[0]
+        found.notes.append(
+            f"{m2} tokens take {t2 * 1e3:.2f} ms, {m1} take {t1 * 1e3:.2f} ms: a token-count bucket, or noise"
+        )
+
+
+FORMAT = Reader("step-cost", TITLE, score, read)
