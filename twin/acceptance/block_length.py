@@ -15,6 +15,7 @@ T = None means nothing is known of a trained block (autoregressive heads): only 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,27 +101,50 @@ def carry(survival: Array, k: int, *, trained_block: int | None, mechanism: Mech
 
 
 def shape_from_mean(
-    k: int, mean: float, *, trained_block: int | None, first: float | None = None, mechanism: Mechanism = MECHANISM
-) -> Array:
+    k: int, mean: float, *, trained_block: int | None, first: float | None = None, stream_sd: float = 0.0,
+    mechanism: Mechanism = MECHANISM,
+) -> Array:  # fmt: skip
     """Survival (k,) with exactly this mean tokens per step, when nothing but the mean (and position 1) is known.
 
-    All positions share one own level, found by bisection; `first` pins the chance of position 1 instead. The shape is
-    derived, not measured. Raises TrafficError when the mean lies outside 1 to k + 1 or contradicts `first`.
+    All positions share one own level, found by bisection; `first` pins the chance of position 1 instead. With
+    `stream_sd` the level differs from stream to stream (normal on the logit, Gauss-Hermite nodes) so that tokens per step
+    spread by that much, and the pooled profile is returned: its conditionals rise with position, because the blocks
+    that get far come from the easy streams. The shape is derived, not measured.
+    Raises TrafficError when the mean lies outside 1 to k + 1 or contradicts `first`.
     """
     if not 1.0 < mean < k + 1:
         raise TrafficError(f"tokens per step {mean:g} at k = {k}: with the bonus token it lies between 1 and {k + 1}.")
+    nodes, weights = np.polynomial.hermite_e.hermegauss(9 if stream_sd > 0 else 1)
+    weights = weights / weights.sum()
 
-    def survival(level: float) -> Array:
-        c = mechanism.conditional(np.full(k, level), trained_block)
+    def kinds(level: float, first_level: float | None, width: float) -> Array:
+        levels = np.full(k, level)
+        c = np.stack([mechanism.conditional(levels + width * node, trained_block) for node in nodes], axis=1)
+        if first_level is not None:
+            c[0] = expit(first_level + width * nodes)
+        return np.cumprod(c, axis=0)
+
+    def solve(width: float) -> Array:
+        pinned = None
         if first is not None:
-            c[0] = first
-        return survival_from_conditional(c)
+            pinned = _bisect(lambda x: float(expit(x + width * nodes) @ weights) < first)
+        level = _bisect(lambda x: 1 + float(kinds(x, pinned, width).sum(axis=0) @ weights) < mean)
+        return kinds(level, pinned, width)
 
-    low, high = -40.0, 40.0
-    for _ in range(64):
-        middle = (low + high) / 2
-        low, high = (middle, high) if 1 + survival(middle).sum() < mean else (low, middle)
-    found = survival((low + high) / 2)
+    def too_narrow(width: float) -> bool:
+        kept = 1 + solve(width).sum(axis=0)
+        return float(np.sqrt((kept - mean) ** 2 @ weights)) < stream_sd * mean
+
+    width = _bisect(too_narrow, 0.0, 6.0, steps=24) if stream_sd > 0 else 0.0
+    found = np.asarray(solve(width) @ weights, dtype=float)
     if abs(1 + found.sum() - mean) > 1e-6:
         raise TrafficError(f"tokens per step {mean:g} at k = {k} cannot be reached with position 1 at {first}.")
     return found
+
+
+def _bisect(too_low: Callable[[float], bool], low: float = -40.0, high: float = 40.0, steps: int = 64) -> float:
+    """The point where `too_low` turns false."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_low(middle) else (low, middle)
+    return (low + high) / 2
