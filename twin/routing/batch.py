@@ -38,13 +38,13 @@ Value: TypeAlias = "float | Array"
 SHARED_PROMPT_EXPONENT = 0.36
 #: Rows at which `RoutingParameters.layer_spread` is quoted: the length of a k = 5 verify batch.
 SPREAD_ROWS = 6.0
-_DEFAULT_SPREAD = 0.12
+_DEFAULT_SPREAD = 0.114
 
 # Unique experts at 6 rows of the layers of DeepSeek-V4.1-Flash measured one by one: 0xBakeer/deepseek-v41-flash-spark
 # topics/coverage.json (layers 0, 20, 28, 39 of 0..39) and trace-partial (layers 1, 2, 3, brought to the same corpus by
 # the ratio of layer 0). Over all 40 layers the same source states mean 22.6, least 18.2, most 29.5.
 _MEASURED_LAYERS = {0: 28.63, 1: 25.67, 2: 24.13, 3: 22.60, 20: 19.12, 28: 18.36, 39: 24.66}
-_PROFILE_MEAN, _PROFILE_LAYERS = 22.6, 40
+_PROFILE_MEAN, _PROFILE_LEAST, _PROFILE_MOST, _PROFILE_LAYERS = 22.6, 18.2, 29.5, 40
 
 
 @dataclass(frozen=True)
@@ -194,11 +194,14 @@ def layer_profile(layers: int) -> Array:
     """
     if layers == 1:
         return np.zeros(1)
-    normal = NormalDist()
     golden = 0.5 * (5.0**0.5 - 1.0)
-    known = np.log(np.asarray(list(_MEASURED_LAYERS.values())) / _PROFILE_MEAN) / _DEFAULT_SPREAD
-    reference = np.asarray([normal.inv_cdf(0.03 + 0.94 * ((0.5 + golden * i) % 1.0)) for i in range(_PROFILE_LAYERS)])
-    reference[list(_MEASURED_LAYERS)] = known
+    quantile = NormalDist().inv_cdf
+    # The layers nobody measured one by one average 22.45 and hold the two extremes.
+    unknown = np.asarray([quantile(0.05 + 0.9 * ((0.5 + golden * i) % 1.0)) for i in range(_PROFILE_LAYERS)])
+    reference = np.log(22.35 / _PROFILE_MEAN) + 0.11 * unknown
+    reference[np.argmax(unknown[4:20]) + 4] = np.log(_PROFILE_MOST / _PROFILE_MEAN)
+    reference[np.argmin(unknown[4:20]) + 4] = np.log(_PROFILE_LEAST / _PROFILE_MEAN)
+    reference[list(_MEASURED_LAYERS)] = np.log(np.asarray(list(_MEASURED_LAYERS.values())) / _PROFILE_MEAN)
     nearest = np.rint(np.linspace(0.0, _PROFILE_LAYERS - 1.0, layers)).astype(int)
     profile = reference[nearest] - reference[nearest].mean()
     return np.asarray(profile / profile.std())
