@@ -16,6 +16,7 @@ from twin.acceptance.block_length import MECHANISM, carry, shape_from_mean
 from twin.acceptance.block_length_fit import (
     Holdout,
     MechanismFit,
+    Point,
     Sweep,
     fit_mechanism,
     from_means,
@@ -78,6 +79,16 @@ def test_longer_blocks_from_five_alone_on_the_lane() -> None:
         assert low * 0.96 <= predicted <= high * 1.045
         rises = points[9].tokens_per_step > points[5].tokens_per_step
         assert (predicted > points[5].tokens_per_step) == rises
+
+
+@pytest.mark.parametrize(("at_1", "at_5"), [(1.898, 4.19), (1.667, 2.49)])
+def test_sweeps_of_another_box_that_no_fit_has_seen(at_1: float, at_5: float) -> None:
+    # code and prose of an agent harness, greedy, GB300 with cold experts in Grace; counts of one run, so about 2 %
+    one, five = (Point(k, "greedy", 0.0, mean, None) for k, mean in ((1, at_1), (5, at_5)))
+    sweep = Sweep("grace", "block", 5, (one, five))
+    assert from_means(sweep, [five], one, MECHANISM) == pytest.approx(at_1, rel=0.02)
+    # from one position to five is a long way: the stated error is 4.6 %
+    assert from_means(sweep, [one], five, MECHANISM) == pytest.approx(at_5, rel=2 * MECHANISM.widening(1, 5, 5))
 
 
 def _pairs(sweeps: list[Sweep]) -> list[tuple[str, int, int, bool]]:

@@ -107,9 +107,9 @@ def shape_from_mean(
     """Survival (k,) with exactly this mean tokens per step, when nothing but the mean (and position 1) is known.
 
     All positions share one own level, found by bisection; `first` pins the chance of position 1 instead. With
-    `stream_sd` the level differs from stream to stream (normal on the logit, Gauss-Hermite nodes) so that tokens per step
-    spread by that much, and the pooled profile is returned: its conditionals rise with position, because the blocks
-    that get far come from the easy streams. The shape is derived, not measured.
+    `stream_sd` the level differs from stream to stream (normal on the logit, Gauss-Hermite nodes) so that tokens per
+    step spread by that much, and the pooled profile is returned: its conditionals rise with position, because the
+    blocks that get far come from the easy streams. The shape is derived, not measured.
     Raises TrafficError when the mean lies outside 1 to k + 1 or contradicts `first`.
     """
     if not 1.0 < mean < k + 1:
@@ -122,7 +122,7 @@ def shape_from_mean(
         c = np.stack([mechanism.conditional(levels + width * node, trained_block) for node in nodes], axis=1)
         if first_level is not None:
             c[0] = expit(first_level + width * nodes)
-        return np.cumprod(c, axis=0)
+        return np.asarray(np.cumprod(c, axis=0), dtype=float)
 
     def solve(width: float) -> Array:
         pinned = None

@@ -45,7 +45,7 @@ def command(
         if rule not in RULES:
             raise PolicyError(f"--verification {rule!r}: {nearest(rule, RULES)}")
     trained = trained_block if trained_block is not None else _trained_block(checkpoint, roots)
-    wanted = _block_lengths(ks)
+    wanted = block_lengths(ks)
     found = [(rule, resolve_acceptance(traffic, k, rule, trained_block=trained)) for k in wanted for rule in rules]
     if as_json:
         options.print_json(
@@ -61,7 +61,8 @@ def command(
         click.echo(f"wrote {plot}", err=True)
 
 
-def _block_lengths(text: str) -> list[int]:
+def block_lengths(text: str) -> list[int]:
+    """The block lengths of "5", "1,3,5" or "1..9". Raises PolicyError."""
     from twin.acceptance.traffic import MAX_K
     from twin.errors import PolicyError
 
@@ -162,8 +163,8 @@ def _plot(path: str, name: str, trained: int | None, found: list[tuple[str, Acce
         if mine and mine[-1].k:
             longest = mine[-1]
             position, tail = range(1, longest.k + 1), f"{rule}, k = {longest.k}"
-            right.plot(position, longest.survival, marker="o", label=f"survival, {tail}")
-            right.plot(position, longest.conditional, ls="--", label=f"conditional, {tail}")
+            right.plot(position, longest.survival, marker="o", color=line.get_color(), label=f"survival, {tail}")
+            right.plot(position, longest.conditional, ls="--", color=line.get_color(), label=f"conditional, {tail}")
     if trained is not None:
         left.axvline(trained, color="grey", lw=0.8, ls=":")
     left.set(xlabel="k, drafted tokens", ylabel="tokens per step, bonus included", title=name)
