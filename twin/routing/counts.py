@@ -63,6 +63,18 @@ class RoutingTrace:
         return RoutingCounts(np.asarray(routes, dtype=float), self.source)
 
 
+def is_trace(path: Path) -> bool:
+    """Whether a file is an ordered trace: NPZ, or a CSV whose header has the column expert_0."""
+    suffix = path.suffix.lower()
+    if suffix != ".csv":
+        return suffix == ".npz"
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            return "expert_0" in file.readline(65536)
+    except OSError:
+        return False
+
+
 def read_counts(path: Path, *, phase: str = "decode") -> RoutingCounts:
     """Read counts from JSON or CSV (by its suffix). `phase` picks one where a file has several.
 

@@ -191,36 +191,52 @@ def _zipf_inclusion(experts: int, top_k: int, exponent: float) -> Array:
 FAMILIES: dict[str, type[Family]] = {kind.name: kind for kind in (Stretched, BetaBernoulli, Zipf, Sticky)}
 
 
-def fit_parameter(kind: type[Family], experts: int, top_k: int, tokens: Array, unique: Array, noise: Array) -> Family:
+def fit_parameter(
+    kind: type[Family], experts: int, top_k: int, tokens: Array, unique: Array, noise: Array, *,
+    start: Family | None = None,
+) -> Family:  # fmt: skip
     """The member of a family nearest to measured unions: weighted least squares in log unique experts.
 
-    tokens, unique, noise (relative standard deviation): shape (points,). One parameter and a smooth error: a grid of
-    the range, then golden section around its best, in log for families whose range has no end.
+    tokens, unique, noise (relative standard deviation): shape (points,). One parameter and smooth residuals: a grid of
+    the range for a start (or `start`), then Gauss-Newton, in log for families whose range has no end.
     """
     log_scale = kind.upper > 100
+    low, high = (math.log(kind.lower), math.log(1e5)) if log_scale else (kind.lower, kind.upper)
 
     def member(x: float) -> Family:
         return kind(experts, top_k, math.exp(x) if log_scale else x)
 
-    def error(x: float) -> float:
+    def residuals(x: float) -> Array:
         family = member(x)
-        points = zip(tokens.tolist(), unique.tolist(), noise.tolist(), strict=True)
-        return float(sum((math.log(family.mean(int(m)) / u) / s) ** 2 for m, u, s in points))
+        return np.asarray([math.log(family.mean(int(m)) / u) for m, u in zip(tokens, unique, strict=True)]) / noise
 
-    low, high = (math.log(kind.lower), math.log(1e4)) if log_scale else (kind.lower, kind.upper)
-    grid = np.linspace(low, high, 25)
-    best = int(np.argmin([error(float(x)) for x in grid]))
-    left, right = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, grid.size - 1)])
-    golden = 0.5 * (math.sqrt(5.0) - 1.0)
-    a, b = right - golden * (right - left), left + golden * (right - left)
-    error_a, error_b = error(a), error(b)
-    for _ in range(40):
-        if error_a < error_b:
-            right, b, error_b = b, a, error_a
-            a = right - golden * (right - left)
-            error_a = error(a)
+    def error(x: float) -> float:
+        return float(np.sum(residuals(x) ** 2))
+
+    if start is None:
+        x = min((float(g) for g in np.linspace(low, high, 17)), key=error)
+    else:
+        x = math.log(start.parameter) if log_scale else start.parameter
+    best = error(x)
+    for _ in range(12):
+        here = residuals(x)
+        delta = 1e-4 if x + 1e-4 <= high else -1e-4
+        slope = (residuals(x + delta) - here) / delta
+        curvature = float(np.sum(slope**2))
+        if curvature == 0.0:
+            break
+        step = -float(np.sum(slope * here)) / curvature
+        # A step that makes it worse is halved: the residuals are smooth, but their range is not endless.
+        for _ in range(6):
+            there = float(np.clip(x + step, low, high))
+            found = error(there)
+            if found <= best:
+                break
+            step *= 0.5
         else:
-            left, a, error_a = a, b, error_b
-            b = left + golden * (right - left)
-            error_b = error(b)
-    return member(0.5 * (left + right))
+            break
+        moved = abs(there - x)
+        x, best = there, found
+        if moved < 1e-6:
+            break
+    return member(x)

@@ -75,7 +75,9 @@ def score(kind: type[Family], curve: Curve) -> Scored:
     errors = []
     for i in range(curve.tokens.size):
         keep = np.arange(curve.tokens.size) != i
-        without = fit_parameter(kind, curve.experts, curve.top_k, curve.tokens[keep], curve.unique[keep], noise[keep])
+        without = fit_parameter(
+            kind, curve.experts, curve.top_k, curve.tokens[keep], curve.unique[keep], noise[keep], start=fitted
+        )
         errors.append(without.mean(int(curve.tokens[i])) / curve.unique[i] - 1.0)
     return Scored(fitted, worst, float(np.sqrt(np.mean(np.square(errors)))))
 
