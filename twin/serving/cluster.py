@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import simpy
 
 from twin.serving.config import Deployment, Limits
+from twin.serving.plan import StepOutcome, StepPlan
+from twin.serving.queue import next_deadline_s
 from twin.serving.request import CANCELLED, FAILED, TRANSFER, Request
-from twin.serving.scheduler import Draws, Scheduler, StepOutcome, StepPlan
+from twin.serving.scheduler import Draws, Scheduler
 from twin.serving.steptime import StepTime
 
 Process = Generator[simpy.Event, Any, None]
@@ -248,10 +250,7 @@ class Cluster:
     def _release_all_held(self) -> None:
         while self._held:
             request = self._held[0]
-            deadline_s = request.deadline_s
-            if request.first_token_s != request.first_token_s:
-                deadline_s = min(deadline_s, request.first_deadline_s)
-            if deadline_s <= self.env.now:
+            if next_deadline_s(request) <= self.env.now:
                 self._held.popleft()
                 request.status = CANCELLED
                 self.end(request)

@@ -10,8 +10,8 @@ import numpy as np
 
 from twin.serving.cluster import Replica
 from twin.serving.histogram import GapHistogram
+from twin.serving.plan import StepOutcome, StepPlan
 from twin.serving.request import STATUS_NAMES, UNFINISHED, Request
-from twin.serving.scheduler import StepOutcome, StepPlan
 from twin.serving.stats import Array
 from twin.serving.timeline import Span, Timeline
 

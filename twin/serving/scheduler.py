@@ -11,62 +11,20 @@ real time), and `complete_step(plan, now_s)` books the result. The policy is tha
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 from twin.errors import PolicyError
+from twin.serving.allocation import allocate, free, held_tokens, share_prompt
 from twin.serving.config import Limits
 from twin.serving.kvcache import KvCache
+from twin.serving.plan import StepOutcome, StepPlan
+from twin.serving.queue import Deadlines, WaitingQueue
 from twin.serving.request import CANCELLED, FINISHED, REFUSED, RUNNING, TRANSFER, WAITING, Request
 
 #: (request, k) -> how many tokens each further verify step of that stream keeps, bonus token included
 Draws = Callable[[Request, int], Iterator[int]]
-
-
-class StepPlan:
-    """One engine step: the streams that decode, the prompt chunks that ride along, and the KV that moves to or from
-    the host."""
-
-    __slots__ = (
-        "cancelled", "context_tokens", "decode", "k", "prefill", "prefill_context_tokens", "prefill_tokens",
-        "transfer_tokens",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.cancelled: Sequence[Request] = ()
-        self.decode: Sequence[Request] = ()
-        self.k = 0
-        self.context_tokens = 0.0  # mean over the decoding streams
-        self.prefill: list[tuple[Request, int]] = []
-        self.prefill_tokens = 0
-        self.prefill_context_tokens = 0.0  # tokens already in the KV before a chunk, mean weighted by chunk
-        self.transfer_tokens = 0
-
-    @property
-    def rows(self) -> int:
-        """Verified tokens in the step."""
-        return len(self.decode) * (self.k + 1)
-
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing to run."""
-        return not self.decode and not self.prefill and not self.transfer_tokens
-
-
-class StepOutcome:
-    """What a step did. `kept[i]` tokens went to `plan.decode[i]`; `started` got one token out of their prefill."""
-
-    __slots__ = ("finished", "gaps", "handed_off", "kept", "started", "tokens")
-
-    def __init__(self) -> None:
-        self.finished: list[Request] = []
-        self.started: list[Request] = []
-        self.handed_off: list[Request] = []  # prefill role: ready to be sent to a decode replica
-        self.kept: list[int] = []  # only with `record_kept`
-        self.gaps: list[tuple[float, int]] = []  # (seconds since a stream's previous tokens, how many streams)
-        self.tokens = 0  # output tokens given to clients
 
 
 def check_limits(limits: Limits, k_by_streams: Sequence[int]) -> None:
@@ -102,7 +60,6 @@ class Scheduler:
         )
         self.decoding: list[Request] = []
         self.prefilling: list[Request] = []
-        self.waiting = 0
         self.preemptions = 0
         self.hit_tokens = 0
         self.host_hit_tokens = 0
@@ -112,9 +69,9 @@ class Scheduler:
         self._draws = draws
         self._record_kept = record_kept
         self._k = -1
-        self._queue: list[tuple[int, int, Request]] = []
+        self._queue = WaitingQueue()
         self._orders = count() if orders is None else orders
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadlines = Deadlines()
         self._cancels: list[Request] = []
         self._growers: list[Request] = []
         self._outgoing: dict[int, Request] = {}
@@ -126,6 +83,11 @@ class Scheduler:
     def running(self) -> int:
         """Sequences that hold a slot."""
         return len(self.decoding) + len(self.prefilling)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._queue)
 
     @property
     def load(self) -> int:
@@ -148,13 +110,8 @@ class Scheduler:
             return False
         request.status = WAITING
         request.order = next(self._orders)
-        heapq.heappush(self._queue, (request.priority, request.order, request))
-        self.waiting += 1
-        deadline = request.deadline_s
-        if math.isnan(request.first_token_s):
-            deadline = min(deadline, request.first_deadline_s)
-        if deadline < math.inf:
-            heapq.heappush(self._deadlines, (deadline, request.order, request))
+        self._queue.push(request)
+        self._deadlines.add(request)
         return True
 
     def cancel(self, request: Request) -> None:
@@ -164,7 +121,7 @@ class Scheduler:
     def release(self, request: Request) -> None:
         """A handed-off request has arrived elsewhere: free its KV here."""
         del self._outgoing[request.index]
-        self._free(request)
+        free(self.kv, request)
         request.order = -1  # what this scheduler still remembers of it is void
 
     def evacuate(self, *, keep_cache: bool = False) -> list[Request]:
@@ -173,19 +130,17 @@ class Scheduler:
 
         The replica died and its KV is lost, or (`keep_cache`) only the clients' connections are gone.
         """
-        queued = [r for _, order, r in self._queue if r.status == WAITING and r.order == order]
-        lost = [*self.decoding, *self.prefilling, *queued, *self._outgoing.values()]
+        lost = [*self.decoding, *self.prefilling, *self._queue.clear(), *self._outgoing.values()]
         for request in lost:
             if keep_cache:
-                self._free(request)
+                free(self.kv, request)
             request.private_tokens = request.pinned_blocks = 0
             request.restart()
         self.decoding, self.prefilling, self._growers = [], [], []
-        self._queue.clear()
         self._deadlines.clear()
         self._cancels.clear()
         self._outgoing.clear()
-        self.waiting = self._context_tokens = 0
+        self._context_tokens = 0
         if not keep_cache:
             self.kv.clear()
         return sorted(lost, key=lambda r: r.order)
@@ -195,13 +150,13 @@ class Scheduler:
     def plan_step(self, now_s: float) -> StepPlan:
         """Choose what runs next. The plan is idle when nothing can; call again after a submission or a release."""
         plan = StepPlan()
-        if self._cancels or (self._deadlines and self._deadlines[0][0] <= now_s):
+        if self._cancels or self._deadlines.due(now_s):
             plan.cancelled = self._leave(now_s)
-        if self.waiting:
+        if self._queue:
             self._admit_resident(plan, now_s)
         limits, budget = self.limits, self.limits.max_batched_tokens
         separate = limits.prefill == "separate"
-        if separate and (self.waiting or self.prefilling):
+        if separate and (self._queue or self.prefilling):
             self._plan_prefill(plan, budget, now_s)
             if plan.prefill:
                 return plan
@@ -220,7 +175,7 @@ class Scheduler:
             budget -= len(decode) * (k + 1)
             if decode:
                 plan.context_tokens = self._context_tokens / len(self.decoding)
-        if budget > 0 and not separate and (self.waiting or self.prefilling):
+        if budget > 0 and not separate and (self._queue or self.prefilling):
             self._plan_prefill(plan, budget, now_s)
         return plan
 
@@ -295,7 +250,7 @@ class Scheduler:
         else:
             outcome.gaps.append((now_s - request.last_token_s, 1))
         request.last_token_s = now_s
-        self._share(request)
+        share_prompt(self.kv, request)
         if request.left == 0:
             outcome.finished.append(request)
             self._end(request, FINISHED, now_s)
@@ -307,19 +262,9 @@ class Scheduler:
         else:
             self._join(request)
 
-    def _share(self, request: Request) -> None:
-        kv = self.kv
-        if not kv.block_tokens or not request.blocks:
-            return
-        whole = min(request.prompt_tokens // kv.block_tokens, len(request.blocks))
-        for block in request.blocks[request.pinned_blocks : whole]:
-            kv.share(block)
-            request.private_tokens -= kv.block_tokens
-        request.pinned_blocks = max(request.pinned_blocks, whole)
-
     def _join(self, request: Request) -> None:
         context = request.context_tokens
-        request.room = request.private_tokens + request.pinned_blocks * self.kv.block_tokens - context
+        request.room = held_tokens(self.kv, request) - context
         if request.room < self._lookahead:
             self._growers.append(request)
         if self._k >= 0:
@@ -328,16 +273,9 @@ class Scheduler:
         self.decoding = [*self.decoding, request]  # a new list: the plan of a running step keeps the old one
 
     def _end(self, request: Request, status: int, now_s: float) -> None:
-        self._free(request)
+        free(self.kv, request)
         request.status = status
         request.finish_s = now_s
-
-    def _free(self, request: Request) -> None:
-        kv = self.kv
-        kv.give_back(request.private_tokens)
-        if request.pinned_blocks:
-            kv.unpin(request.blocks[: request.pinned_blocks])
-        request.private_tokens = request.pinned_blocks = 0
 
     # -- planning ----------------------------------------------------------------------------------------------
 
@@ -352,8 +290,8 @@ class Scheduler:
             plan.prefill.append((request, tokens))
             weighted += tokens * request.computed
             budget -= tokens
-        while budget > 0 and self.waiting and self.running < limits.max_seqs:
-            head = self._head()
+        while budget > 0 and self._queue and self.running < limits.max_seqs:
+            head = self._queue.head()
             # Resident KV joins at the start of a step, not in the middle of planning one.
             if head.resident_tokens or not self._admit(head, plan, now_s):
                 break
@@ -365,41 +303,14 @@ class Scheduler:
         plan.prefill_tokens = total = sum(tokens for _, tokens in plan.prefill)
         plan.prefill_context_tokens = weighted / total if total else 0.0
 
-    def _head(self) -> Request:
-        queue = self._queue
-        while queue[0][2].status != WAITING or queue[0][2].order != queue[0][1]:
-            heapq.heappop(queue)  # it was cancelled while it waited
-        return queue[0][2]
-
     def _admit(self, request: Request, plan: StepPlan, now_s: float) -> bool:
-        """Give the head of the queue its KV for the whole prompt, the cached prefix first; False when that does not
-        fit."""
+        """Let the head of the queue in if its KV fits."""
         kv = self.kv
-        reserve = int(kv.capacity_tokens * self.limits.kv_watermark) if self.running else 0
-        matched = from_host = 0
-        if request.resident_tokens:
-            needed = kv.pages(max(request.resident_tokens, request.target))
-        else:
-            if kv.block_tokens and request.blocks:
-                # At least one token must be computed: its logits give the next token.
-                usable = request.blocks[: (request.target - 1) // kv.block_tokens]
-                matched = sum(kv.matched_blocks(usable))
-            needed = kv.pages(request.target - matched * kv.block_tokens)
-        if not kv.fits(needed + reserve):
+        grant = allocate(kv, request, int(kv.capacity_tokens * self.limits.kv_watermark) if self.running else 0)
+        if grant is None:
             return False
-        if matched:
-            pinned = kv.pin(request.blocks[:matched])
-            if pinned is None:
-                return False
-            from_host = pinned
-            if not kv.fits(needed + reserve):
-                kv.unpin(request.blocks[:matched])
-                return False
-        kv.take(needed)
-        heapq.heappop(self._queue)
-        self.waiting -= 1
+        self._queue.pop()
         request.status = RUNNING
-        request.private_tokens, request.pinned_blocks = needed, matched
         if math.isnan(request.first_scheduled_s):
             request.first_scheduled_s = now_s
         if request.resident_tokens:
@@ -407,18 +318,18 @@ class Scheduler:
                 plan.transfer_tokens += request.resident_tokens
             request.resident_tokens, request.swapped = 0, False
             return True
-        request.computed = matched * kv.block_tokens
-        request.cached_tokens += request.computed
+        request.computed = grant.cached_tokens
+        request.cached_tokens += grant.cached_tokens
         if kv.block_tokens:
             self.looked_up_tokens += request.target
-            self.hit_tokens += request.computed
-            self.host_hit_tokens += from_host * kv.block_tokens
-            plan.transfer_tokens += from_host * kv.block_tokens
+            self.hit_tokens += grant.cached_tokens
+            self.host_hit_tokens += grant.from_host_tokens
+            plan.transfer_tokens += grant.from_host_tokens
         return True
 
     def _admit_resident(self, plan: StepPlan, now_s: float) -> None:
-        while self.waiting and self.running < self.limits.max_seqs:
-            head = self._head()
+        while self._queue and self.running < self.limits.max_seqs:
+            head = self._queue.head()
             if not head.resident_tokens or not self._admit(head, plan, now_s):
                 return
             if head.computed < head.target:
@@ -444,7 +355,7 @@ class Scheduler:
     def _preempt(self, victim: Request, plan: StepPlan) -> None:
         decoding = victim.computed >= victim.target
         self._drop(victim)
-        self._free(victim)
+        free(self.kv, victim)
         victim.preemptions += 1
         self.preemptions += 1
         if self.limits.preemption == "swap":
@@ -453,8 +364,7 @@ class Scheduler:
             victim.status, victim.swapped = WAITING, True
         if not victim.resident_tokens:
             victim.restart()
-        heapq.heappush(self._queue, (victim.priority, victim.order, victim))
-        self.waiting += 1
+        self._queue.push(victim)
 
     def _drop(self, request: Request) -> None:
         if request.computed >= request.target:
@@ -465,21 +375,11 @@ class Scheduler:
 
     def _leave(self, now_s: float) -> list[Request]:
         """Requests whose client left or gave up by `now_s`."""
-        leaving, self._cancels = self._cancels, []
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_s:
-            _, order, request = heapq.heappop(deadlines)
-            if request.order != order:
-                continue
-            if request.first_token_s <= request.first_deadline_s and request.deadline_s > now_s:
-                if request.deadline_s < math.inf:  # the first token came in time; the whole answer has its own deadline
-                    heapq.heappush(deadlines, (request.deadline_s, order, request))
-                continue
-            leaving.append(request)
+        leaving, self._cancels = [*self._cancels, *self._deadlines.expired(now_s)], []
         left = []
         for request in leaving:
             if request.status == WAITING:
-                self.waiting -= 1
+                self._queue.forget()
             elif request.status == RUNNING:
                 self._drop(request)
             elif request.status != TRANSFER or self._outgoing.pop(request.index, None) is None:

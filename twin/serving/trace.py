@@ -93,7 +93,7 @@ def _repeated(trace: Trace, repeat: int) -> Iterator[TraceRow]:
         for row in trace.rows():
             n, last_s = n + 1, row.time_s
             yield row._replace(time_s=row.time_s + start_s) if start_s else row
-        start_s += last_s * (n + 1) / n if n else 0.0
+        start_s += last_s * n / (n - 1) if n > 1 else 1.0
 
 
 def _rescaled(rows: Iterator[TraceRow], factor: float, rng: np.random.Generator) -> Iterator[TraceRow]:
