@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from twin.errors import IngestError
-from twin.ingest.model import Cell, Found
+from twin.ingest.model import Cell, Flag, Found
 from twin.ingest.reader import Head, Reader, line_score, nothing_inside
 from twin.ingest.source import Source
 
@@ -34,6 +34,7 @@ def score(head: Head) -> float:
 def read(source: Source) -> Found:
     """One acceptance cell for each k of each setting."""
     found = Found(FORMAT.name, source.where, source.sha256())
+    found.flags.append(Flag("acceptance-only", "published acceptance lengths; no times in the file"))
     path: list[tuple[int, str]] = []
     seen: set[tuple[str, int]] = set()
     for number, line in enumerate(source.lines(), start=1):
@@ -58,7 +59,6 @@ def read(source: Source) -> Found:
                 acceptance_source="run",
                 checkpoint=path[0][1] if path else "",
             )
-            cell.flag("acceptance-only", "published acceptance lengths; no times in the file")
             cell.notes.append(name)
             found.cells.append(cell)
         elif heading := _HEADING.match(line):

@@ -13,7 +13,7 @@ from typing import Any
 
 from twin.errors import IngestError
 from twin.ingest.jsonstream import JsonStream
-from twin.ingest.model import Cell, Found
+from twin.ingest.model import Cell, Flag, Found
 from twin.ingest.numbers import number, numbers
 from twin.ingest.reader import Head, Reader, key_score
 from twin.ingest.source import Source
@@ -82,7 +82,7 @@ def read(source: Source) -> Found:
     draft_length(cell, drafts, drafted)
     if isinstance(raw.get("scope"), str):
         cell.notes.append(raw["scope"][:300])
-    cell.flag("acceptance-only", "counters of acceptance; no times in the file")
+    found.flags.append(Flag("acceptance-only", "counters of acceptance; no times in the file"))
     found.cells.append(cell)
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from twin.fitting.receipts import Receipt
 from twin.ingest.meaning import derived_step_s, live_streams
-from twin.ingest.model import Cell, Found
+from twin.ingest.model import Cell, Found, clean
 
 
 def lines(found: Found) -> list[str]:
@@ -27,7 +27,7 @@ def lines(found: Found) -> list[str]:
         out.append(
             f"  kept without a meaning ({len(found.unknown)}): {shown}{', ...' if len(found.unknown) > 12 else ''}"
         )
-    return out
+    return [clean(line) for line in out]
 
 
 def _cell_line(cell: Cell) -> str:

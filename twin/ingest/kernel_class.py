@@ -15,7 +15,7 @@ _WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for name, words in (
         (
             "all_reduce",
-            r"nccl|all_?reduce|allgather|all_gather|reduce_?scatter|one_?shot|two_?shot|all_?to_?all|deep_?ep|nvshmem|multimem|symm_mem",
+            r"nccl|cross_device_reduce|all_?reduce|allgather|all_gather|reduce_?scatter|one_?shot|two_?shot|all_?to_?all|deep_?ep|nvshmem|multimem|symm_mem",
         ),
         (
             "experts",
@@ -23,14 +23,14 @@ _WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "attention",
-            r"attn|attention|fmha|flash|mla|paged_?kv|flashinfer.*(decode|prefill)|rope|rotary|reshape_and_cache|kv_?cache|indexer|merge_state|splitkv",
+            r"attn|attention|fmha|flash|mla|paged_?kv|flashinfer.*(decode|prefill)|(?<![a-z])rope|rotary|reshape_and_cache|kv_?cache|indexer|merge_state|splitkv",
         ),
         (
             "sampling",
             r"sampl|argmax|multinomial|top_?[kp](?![a-z])|softmax|rejection|verify|bitonic|radix_?sort|sort(?!ed)|cumsum|gumbel|logits",
         ),
         ("dense", r"gemm|gemv|matmul|cutlass|cublas|nvjet|wgmma|xmma|linear|mma_|_mma|splitkreduce|mul_mat|dequant"),
-        ("copy", r"memcpy|memset|copy|CatArray|index_select|gather_?kernel|embedding|fill"),
+        ("copy", r"memcpy|memset|copy|CatArray|index_select|gather_?kernel|embedding|(?<!pre)fill"),
     )
 )
 

@@ -23,7 +23,8 @@ _READ = words("""
     n_ubatch n_threads cpu_mask cpu_strict poll type_k type_v n_gpu_layers n_cpu_moe split_mode main_gpu
     no_kv_offload flash_attn devices tensor_split tensor_buft_overrides use_mmap use_direct_io embeddings
     no_op_offload no_host n_prompt n_gen n_depth test_time avg_ns stddev_ns avg_ts stddev_ts samples_ns samples_ts
-    cuda vulkan kompute metal sycl rpc gpu_blas blas opencl model_quant test fit_target fit_min_ctx load_mode
+    cuda vulkan kompute metal sycl rpc gpu_blas blas opencl model_quant test fit_target fit_min_ctx load_mode repack
+    moe_cache n_gen_warmup lazy_mode
 """)
 
 

@@ -33,9 +33,9 @@ class Cell:
     client reports under those names. `concurrency_asked` is the load generator's limit, `concurrency_achieved` the mean
     number of requests in flight. `tokens_per_step` includes the bonus token; `survival` is accepted at position p over
     drafts. `batch_tokens` is set when the file gives only the tokens of a batch (k and concurrency then come from
-    flags). `unclear_tok_s` and `unclear_accept` are numbers whose meaning the file leaves open until a flag or the
-    context decides. `exclude` is a reason to keep every row of the cell out of a fit, `doubt` one for its step and
-    token rates only.
+    flags). `accept_rate` is a share of the drafts, which gives tokens per step once k is known; `unclear_tok_s` and
+    `unclear_accept` are numbers whose meaning the file leaves open until a flag decides. `exclude` is a reason to keep
+    every row of the cell out of a fit, `doubt` one for its step and token rates only.
     """
 
     label: str
@@ -67,6 +67,7 @@ class Cell:
     batch_tokens: int | None = None
     noise: float | None = None
     prefix_hit_share: float | None = None
+    accept_rate: float | None = None
     unclear_tok_s: float | None = None
     unclear_accept: float | None = None
     exclude: str = ""
@@ -128,6 +129,11 @@ def shorten(value: Any) -> Any:
             str(k)[:80]: shorten(v) if not isinstance(v, (list, dict)) else kind(v) for k, v in list(value.items())[:8]
         }
     return kind(value)
+
+
+def clean(text: str) -> str:
+    """`text` for a table or a terminal: lone surrogates and control characters, which files may hold, become "?"."""
+    return "".join(c if c.isprintable() else " " if c in "\n\t" else "?" for c in text)
 
 
 def kind(value: Any) -> str:

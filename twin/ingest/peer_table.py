@@ -60,7 +60,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "noise": (r"std|stddev|cv|noise",),
 }
 COLUMNS = {name: re.compile("|".join(f"(?:{p})$" for p in patterns)) for name, patterns in _NAMES.items()}
-_TEST = re.compile(r"^(ctx_)?(pp|tg)([0-9]{1,9})?\s*(?:@\s*d([0-9]{1,9}))?\s*(?:\(c([0-9]{1,6})\))?$")
+_TEST = re.compile(r"^(ctx_)?(pp|tg)\s*([0-9]{1,9})?\s*(?:@\s*d([0-9]{1,9}))?\s*(?:\(c([0-9]{1,6})\))?$")
 
 
 def meaning(column: str) -> str | None:
@@ -206,11 +206,7 @@ def _acceptance(cell: Cell, row: Row, columns: dict[str, str], where: str) -> No
             fraction = value / 100.0 if percent is not None or unit.startswith("%") or value > 1.0 else value
             if fraction > 1.0:
                 raise IngestError(f"{where}, line {row.line}: an acceptance of {value:g} % cannot be.")
-            if cell.k is not None:
-                cell.tokens_per_step, cell.acceptance_source = 1.0 + cell.k * fraction, "run"
-                cell.notes.append(f"tokens per step = 1 + {cell.k} x acceptance rate {fraction:.3f}")
-            else:
-                cell.unclear_accept = fraction
+            cell.accept_rate = fraction
         else:
             cell.unclear_accept = value
 

@@ -16,6 +16,8 @@ from twin.ingest.model import Found
 from twin.ingest.source import Source
 
 ACCEPT = 0.75
+# A log line may start with a date in brackets, so an array must go on as one.
+_JSON_START = re.compile(r'\s*(?:\{\s*(?:"|\}|$)|\[\s*(?:[\[{"\]]|-?[0-9.eE+-]+\s*(?:,|\]|$)|true|false|null|NaN|$))')
 _KEY = re.compile(r'"((?:[^"\\]|\\.){1,120})"\s*:')
 
 
@@ -33,7 +35,7 @@ class Head:
     @cached_property
     def json(self) -> bool:
         """Whether the text starts as a JSON object or array."""
-        return self.text.lstrip()[:1] in ("{", "[")
+        return _JSON_START.match(self.text) is not None
 
     @cached_property
     def keys(self) -> frozenset[str]:

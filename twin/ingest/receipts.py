@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from twin.errors import IngestError
 from twin.fitting.receipts import Receipt, Use
 from twin.ingest.meaning import PREFIX_HIT_SHARE, live_streams, settle
-from twin.ingest.model import Cell, Found
+from twin.ingest.model import Cell, Found, clean
 
 Verification = Literal["token", "block", "greedy"]
 
@@ -40,6 +40,8 @@ class Fill:
     accept_is: str | None = None
 
 
+#: largest draft length a receipt can carry
+MAX_K = 64
 TG_IS = ("per-stream", "aggregate")
 ACCEPT_IS = ("length", "rate")
 
@@ -85,31 +87,29 @@ def _clear(cell: Cell, fill: Fill, where: str) -> None:
             cell.tok_s_per_stream = cell.unclear_tok_s
         cell.unclear_tok_s = None
     if cell.unclear_accept is not None:
-        k = cell.k if cell.k is not None else fill.k
         if fill.accept_is is None:
             raise IngestError(
                 f"{where}: acceptance {cell.unclear_accept:g} may be tokens per step or the share of drafted tokens "
-                "accepted; "
-                "pass --accept-is length (with the bonus token) or --accept-is rate."
+                "accepted; pass --accept-is length (with the bonus token) or --accept-is rate."
             )
         if fill.accept_is == "rate":
-            if k is None:
-                raise IngestError(
-                    f"{where}: an acceptance rate gives tokens per step only with the draft length; pass --k."
-                )
-            share = cell.unclear_accept / 100.0 if cell.unclear_accept > 1.0 else cell.unclear_accept
-            if share > 1.0:
-                raise IngestError(f"{where}: an acceptance rate of {cell.unclear_accept:g} % cannot be.")
-            cell.tokens_per_step = 1.0 + k * share
-            cell.notes.append(f"tokens per step = 1 + {k} x acceptance rate {share:.3f}")
+            cell.accept_rate = cell.unclear_accept / 100.0 if cell.unclear_accept > 1.0 else cell.unclear_accept
         else:
-            cell.tokens_per_step = cell.unclear_accept
-        if cell.tokens_per_step < 1.0:
-            raise IngestError(
-                f"{where}: {cell.tokens_per_step:g} tokens per step; with the bonus token it is at least 1 "
-                "(--accept-is rate?)."
-            )
-        cell.acceptance_source, cell.unclear_accept = "run", None
+            cell.tokens_per_step, cell.acceptance_source = cell.unclear_accept, "run"
+        cell.unclear_accept = None
+    if cell.accept_rate is not None:
+        k = cell.k if cell.k is not None else fill.k
+        if k is None or cell.accept_rate > 1.0:
+            reason = "needs the draft length, so pass --k" if cell.accept_rate <= 1.0 else "is more than 100 %"
+            raise IngestError(f"{where}: an acceptance rate of {cell.accept_rate:.1%} {reason}.")
+        cell.tokens_per_step, cell.acceptance_source = 1.0 + k * cell.accept_rate, "run"
+        cell.notes.append(f"tokens per step = 1 + {k} x acceptance rate {cell.accept_rate:.3f}")
+        cell.accept_rate = None
+    if cell.tokens_per_step is not None and cell.tokens_per_step < 1.0:
+        raise IngestError(
+            f"{where}: {cell.tokens_per_step:g} tokens per step; with the bonus token it is at least 1 "
+            "(--accept-is rate?)."
+        )
     settle(cell)
 
 
@@ -121,7 +121,7 @@ def _receipts(found: Found, cell: Cell, number: int, fill: Fill, taken: set[str]
     prefill_only = all(row[0] in ("ttft", "prefill_tok_s") for row in rows)
     common = _common(found, cell, fill, prefill_only)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", found.where.replace("\\", "/").rsplit("/", 1)[-1])[:80]
-    notes = "; ".join([*cell.notes, *(f.code for f in cell.flags)])[:2000]
+    notes = clean("; ".join([*cell.notes, *(f.code for f in cell.flags)]))[:2000]
     receipts, primary = [], ""
     for quantity, stage, value, unit, definition, use, reason in rows:
         # Several files of one name in different folders may be imported together, so a taken id gets a counter.
@@ -130,6 +130,10 @@ def _receipts(found: Found, cell: Cell, number: int, fill: Fill, taken: set[str]
         while identity in taken:
             copy += 1
             identity = f"{base}-{copy}"
+        if stage and not reason and (common["k"] or 0) != 0:
+            reason = "with speculation the draft pass's kernels are in this class too"
+        if stage and reason:
+            use = "exclude"
         if cell.exclude and use != "exclude":
             use, reason = "exclude", cell.exclude
         if reason == _SAME_RUN:
@@ -166,6 +170,20 @@ def _receipts(found: Found, cell: Cell, number: int, fill: Fill, taken: set[str]
 
 
 _SAME_RUN = "same run"
+#: kernel class of a trace -> mechanism of the step model that it is compared with
+STAGES = {
+    "attention": "attention",
+    "experts": "experts",
+    "dense": "dense",
+    "all_reduce": "all_reduce_exposed",
+    "sampling": "sampling",
+    "other": "other",
+}
+_STAGE_DOUBT = {
+    "all_reduce": "a collective's kernel time includes waiting for the other ranks",
+    "sampling": "kernel names do not separate sampling from other small reductions",
+    "other": "kernels whose names say nothing",
+}
 _DIRECT = ("step_time", "tok_s_per_stream", "tok_s_aggregate")
 _Row = tuple[str, str, float, str, str, Use, str]
 
@@ -191,7 +209,7 @@ def _rows(cell: Cell) -> list[_Row]:
     if cell.prefill_tok_s:
         rows.append(("prefill_tok_s", "", cell.prefill_tok_s, "tok/s", "", *cold))
     rows += [
-        ("stage_time", name, seconds * 1e3, "ms", "pass_time", "fit", "")
+        ("stage_time", STAGES[name], seconds * 1e3, "ms", "pass_time", "fit", _STAGE_DOUBT.get(name, ""))
         for name, seconds in cell.stages_s.items()
         if seconds > 0
     ]
@@ -240,11 +258,11 @@ def _common(found: Found, cell: Cell, fill: Fill, prefill_only: bool) -> dict[st
     if missing:
         raise IngestError(f"{where}: the file does not say, so pass {'; '.join(missing)}.")
     return {
-        "source": f"{found.where} sha256:{found.sha256[:16]} ({found.format})",
-        "date": fill.date or cell.date,
+        "source": clean(f"{found.where} sha256:{found.sha256[:16]} ({found.format})"),
+        "date": clean(fill.date or cell.date),
         "lane": fill.lane,
-        "checkpoint": fill.checkpoint or cell.checkpoint,
-        "engine": fill.engine or cell.engine,
+        "checkpoint": clean(fill.checkpoint or cell.checkpoint),
+        "engine": clean(fill.engine or cell.engine),
         "traffic": fill.traffic,
         "k": k,
         "verification": verification,
@@ -289,7 +307,10 @@ def _policy(cell: Cell, fill: Fill, where: str) -> tuple[int | None, int | None]
     if k is None and streams is not None:
         if cell.batch_tokens % streams:
             raise _LeftOut(f"{cell.batch_tokens} tokens do not divide by --concurrency {streams}.")
-        return cell.batch_tokens // streams - 1, streams
+        k = cell.batch_tokens // streams - 1
+        if k > MAX_K:
+            raise _LeftOut(f"{cell.batch_tokens} tokens of {streams} streams would be k = {k}, more than {MAX_K}")
+        return k, streams
     if k is not None and streams is not None and streams * (k + 1) != cell.batch_tokens:
         raise _LeftOut(
             f"{cell.batch_tokens} tokens are not {streams} streams x (k + 1 = {k + 1}); pass only one of --k and "
