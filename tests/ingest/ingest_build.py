@@ -50,11 +50,18 @@ def torch_trace(path: Path, steps: int = 8, **options: Any) -> Path:
         if name == HEAD[0][0]:
             host = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "pid": 9, "tid": 9}
             events.append(host | {"ts": start - 20.0, "dur": 8.0})
-            events.append({"ph": "X", "cat": "cpu_op", "name": "aten::copy_", "pid": 9, "tid": 9, "ts": start, "dur": 3.0})
+            events.append(
+                {"ph": "X", "cat": "cpu_op", "name": "aten::copy_", "pid": 9, "tid": 9, "ts": start, "dur": 3.0}
+            )
         args = {"device": 0, "context": 1, "stream": 7, "correlation": index}
         kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "args": args}
         events.append(kernel | {"ts": start, "dur": duration})
-    document = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU"}], "traceEvents": events, "traceName": "t"}
+    document = {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "GPU"}],
+        "traceEvents": events,
+        "traceName": "t",
+    }
     path.write_text(json.dumps(document))
     return path
 
@@ -127,7 +134,8 @@ def vllm_detailed(requests: int = 24, level: int = 4, step_s: float = 0.012, pre
         "input_lens": [2048] * requests, "output_lens": [output] * requests, "start_times": starts, "ttfts": ttfts,
         "itls": itls, "generated_texts": ['a "quoted\\" } ] text'] * requests, "errors": [""] * requests,
         "spec_decode_acceptance_length": kept, "spec_decode_num_drafts": chunks * requests,
-        "spec_decode_draft_tokens": 5 * chunks * requests, "spec_decode_accepted_tokens": round(2.65 * chunks * requests),
+        "spec_decode_draft_tokens": 5 * chunks * requests,
+        "spec_decode_accepted_tokens": round(2.65 * chunks * requests),
         "spec_decode_acceptance_rate": 53.0, "spec_decode_per_position_acceptance_rates": [0.8, 0.65, 0.5, 0.4, 0.3],
         "mean_ttft_ms": 1e3 * float(np.mean(ttfts)), "median_ttft_ms": 1e3 * float(np.median(ttfts)),
         "mean_tpot_ms": 1e3 * float(np.mean(tpot)), "median_tpot_ms": 1e3 * float(np.median(tpot)),

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, example, given, settings
 from twin.errors import IngestError, TwinError
 from twin.fitting.receipts import parse_receipts, receipts_csv
 from twin.ingest.describe import document, lines
+from twin.ingest.reader import words
 from twin.ingest.receipts import Fill, receipts_of
 from twin.ingest.registry import READERS, read_file, read_files
 
@@ -53,7 +54,8 @@ QUICK = settings(
 )
 NUMBER = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 HOSTILE = (
-    b"NaN", b"-1", b"1e999", b"-Infinity", b"0", b"9" * 400, b"9" * 5000, b"1e-320", b'"x"', b"null", b"true", b"[]", b"{}",
+    b"NaN", b"-1", b"1e999", b"-Infinity", b"0", b"9" * 400, b"9" * 5000, b"1e-320", b'"x"', b"null", b"true", b"[]",
+    b"{}",
     b"[" * 80 + b"]" * 80, b"-0.0", b"1e308", b"99999999999999999999",
 )  # fmt: skip
 
@@ -76,7 +78,9 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @st.composite
 def mutations(draw: st.DrawFn) -> list[tuple[str, float, bytes]]:
     kinds = ("cut", "flip", "insert", "number", "double", "drop", "encode", "swap")
-    one = st.tuples(st.sampled_from(kinds), st.floats(0, 1, exclude_max=True), st.sampled_from(HOSTILE) | st.binary(max_size=8))
+    one = st.tuples(
+        st.sampled_from(kinds), st.floats(0, 1, exclude_max=True), st.sampled_from(HOSTILE) | st.binary(max_size=8)
+    )
     return draw(st.lists(one, min_size=1, max_size=3))
 
 
@@ -165,10 +169,14 @@ def test_any_text_is_recognised_or_refused(tmp_path: Path, text: str) -> None:
 
 
 KEYS = st.sampled_from(
-    "mean_tpot_ms mean_itl_ms spec_decode_num_drafts spec_decode_draft_tokens completed max_concurrency duration "
-    "spec_decode_per_position_acceptance_rates itls ttfts start_times request_rate conc tp isl hw engine performance "
-    "decoding_stats request_info before after unit avg inter_token_latency n_gen avg_ts pp tg pl t_tg counts "
-    "sample_batch_tokens traceEvents ph cat ts dur name args accept_length".split()  # noqa: SIM905
+    sorted(
+        words("""
+    mean_tpot_ms mean_itl_ms spec_decode_num_drafts spec_decode_draft_tokens completed max_concurrency duration
+    spec_decode_per_position_acceptance_rates itls ttfts start_times request_rate conc tp isl hw engine performance
+    decoding_stats request_info before after unit avg inter_token_latency n_gen avg_ts pp tg pl t_tg counts
+    sample_batch_tokens traceEvents ph cat ts dur name args accept_length
+""")
+    )
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=8),
@@ -237,7 +245,7 @@ def test_deep_nesting_costs_nothing(size: int, tmp_path: Path) -> None:
     path = tmp_path / "deep"
     path.write_bytes(b'{"request_rate": ' + b"[" * size)
     began = time.process_time()
-    with pytest.raises(IngestError, match="nested|more than|cut off|broken JSON"):
+    with pytest.raises(IngestError, match=r"nested|more than|cut off|broken JSON"):
         read_file(path, format_name="vllm-bench")
     # Not a benchmark: a quadratic scan of ten million brackets would take hours.
     assert time.process_time() - began < 20
@@ -272,7 +280,8 @@ def test_sqlite_with_a_view_that_never_ends(tmp_path: Path) -> None:
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER)")
     database.execute(
-        "CREATE VIEW StringIds AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n) SELECT id, id AS value FROM n"
+        "CREATE VIEW StringIds AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n) "
+        "SELECT id, id AS value FROM n"
     )
     database.commit()
     database.close()

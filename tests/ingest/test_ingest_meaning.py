@@ -96,7 +96,7 @@ def test_real_run_without_speculation() -> None:
 
 
 def test_real_run_with_speculation() -> None:
-    """InferenceX, Kimi-K2.5 with MTP at 4 streams: 48.699 ms / 17.294 ms, 2.816 tokens a step, no counters in the file."""
+    """InferenceX, Kimi-K2.5 with MTP at 4 streams: 48.699 ms / 17.294 ms = 2.816 tokens a step, no counters."""
     (cell,) = read_file(build.FIXTURES / "real/inferencex_agg_kimik2.5_conc4.json").cells
     assert cell.tokens_per_step == pytest.approx(0.04869889880906398 / 0.017294128568510713)
     assert cell.acceptance_source == "itl_over_tpot"

@@ -15,6 +15,7 @@ from twin.ingest.model import Cell, Found
 from twin.ingest.registry import read_file, read_files
 
 CONSTRUCTED, REAL = build.FIXTURES / "constructed", build.FIXTURES / "real"
+LABEL = '{engine="0",model_name="deepseek-v4.1-flash"}'
 
 
 def codes(cell: Cell | Found) -> set[str]:
@@ -112,7 +113,10 @@ def test_duplicate_key_is_refused(tmp_path: Path) -> None:
 
 
 def test_open_loop_and_missing_limit(tmp_path: Path) -> None:
-    raw = json.loads((CONSTRUCTED / "vllm_bench_spec.json").read_text()) | {"request_rate": 2.0, "max_concurrency": None}
+    raw = json.loads((CONSTRUCTED / "vllm_bench_spec.json").read_text()) | {
+        "request_rate": 2.0,
+        "max_concurrency": None,
+    }
     (cell,) = read_file(write(tmp_path / "x", raw)).cells
     assert {"open-loop", "concurrency-achieved"} <= codes(cell)
 
@@ -156,8 +160,8 @@ def test_metrics_more_than_two_pages() -> None:
 @pytest.mark.parametrize(
     ("find", "put", "message"),
     [
-        ('_drafts_total{engine="0",model_name="deepseek-v4.1-flash"} 10000.0', '_drafts_total{engine="0",model_name="deepseek-v4.1-flash"} -5', "cannot be negative"),
-        ('_drafts_total{engine="0",model_name="deepseek-v4.1-flash"} 10000.0', '_drafts_total{engine="0",model_name="deepseek-v4.1-flash"} NaN', "cannot be that"),
+        (f"_drafts_total{LABEL} 10000.0", f"_drafts_total{LABEL} -5", "cannot be negative"),
+        (f"_drafts_total{LABEL} 10000.0", f"_drafts_total{LABEL} NaN", "cannot be that"),
         ('position="4"', 'position="3"', "appears twice"),
         ('position="2"', 'position="9"', "without a gap"),
         ('position="4"', 'position="x"', "whole number"),
@@ -173,15 +177,16 @@ def test_metrics_refuses(find: str, put: str, message: str, tmp_path: Path) -> N
 
 def test_metrics_two_models(tmp_path: Path) -> None:
     text = (CONSTRUCTED / "vllm_metrics_after.prom").read_text()
-    other = "\n".join(line.replace("deepseek-v4.1-flash", "other") for line in text.splitlines() if line.startswith("vllm:"))
+    other = "\n".join(
+        line.replace("deepseek-v4.1-flash", "other") for line in text.splitlines() if line.startswith("vllm:")
+    )
     with pytest.raises(IngestError, match="several models"):
         read_file(write(tmp_path / "x", text + other + "\n"))
 
 
 def test_prefix_cache_hits_are_flagged(tmp_path: Path) -> None:
-    label = '{engine="0",model_name="deepseek-v4.1-flash"}'
     text = (CONSTRUCTED / "vllm_metrics_after.prom").read_text()
-    text = text.replace(f"vllm:prefix_cache_hits_total{label} 0.0", f"vllm:prefix_cache_hits_total{label} 45056.0")
+    text = text.replace(f"vllm:prefix_cache_hits_total{LABEL} 0.0", f"vllm:prefix_cache_hits_total{LABEL} 45056.0")
     (cell,) = read_file(write(tmp_path / "x", text)).cells
     assert cell.prefix_hit_share == pytest.approx(0.5) and "prefix-cache" in codes(cell)
 
@@ -221,7 +226,9 @@ def test_vllm_log() -> None:
 def test_vllm_log_with_acceptance_only(tmp_path: Path) -> None:
     lines = (CONSTRUCTED / "vllm_server.log").read_text().splitlines()
     (cell,) = read_file(write(tmp_path / "x", "\n".join(line for line in lines if "SpecDecoding" in line))).cells
-    assert cell.step_s is None and cell.tokens_per_step == pytest.approx(3.64, abs=0.03) and "no-throughput" in codes(cell)
+    assert (
+        cell.step_s is None and cell.tokens_per_step == pytest.approx(3.64, abs=0.03) and "no-throughput" in codes(cell)
+    )
 
 
 def test_sglang_log() -> None:
@@ -281,7 +288,11 @@ def test_aiperf_unit_must_be_known(tmp_path: Path) -> None:
 
 
 def test_inferencex_disaggregated_is_excluded(tmp_path: Path) -> None:
-    raw = json.loads((REAL / "inferencex_agg_kimik2.5_conc4.json").read_text()) | {"disagg": True, "is_multinode": True, "num_decode_gpu": 16}
+    raw = json.loads((REAL / "inferencex_agg_kimik2.5_conc4.json").read_text()) | {
+        "disagg": True,
+        "is_multinode": True,
+        "num_decode_gpu": 16,
+    }
     (cell,) = read_file(write(tmp_path / "x", raw)).cells
     assert cell.exclude and cell.tok_s_aggregate == pytest.approx(16 * 27.678011491816765)
 
@@ -327,7 +338,12 @@ def test_peer_table_csv_real() -> None:
     found = read_file(REAL / "peer_table_gb10_sweep.csv")
     assert len(found.cells) == 16
     cell = found.cells[0]
-    assert (cell.context_tokens, cell.concurrency_asked, cell.tok_s_per_stream, cell.prefill_tok_s) == (2048, 1, 20.646, 789.184)
+    assert (cell.context_tokens, cell.concurrency_asked, cell.tok_s_per_stream, cell.prefill_tok_s) == (
+        2048,
+        1,
+        20.646,
+        789.184,
+    )
     assert cell.ttft_s == pytest.approx(5.59889)
 
 

@@ -42,7 +42,9 @@ def test_without_a_step_the_rate_is_for_fitting() -> None:
 def test_identity_failure_keeps_rates_out_of_a_fit() -> None:
     receipts = receipts_of([read_file(CONSTRUCTED / "vllm_bench_identity_fails.json")], FILL)
     by = {r.quantity: r for r in receipts}
-    assert "step_time" not in by and by["tok_s_per_stream"].use == "exclude" and "+40.0%" in by["tok_s_per_stream"].reason
+    assert (
+        "step_time" not in by and by["tok_s_per_stream"].use == "exclude" and "+40.0%" in by["tok_s_per_stream"].reason
+    )
     assert by["tokens_per_step"].use == "fit"
 
 
@@ -77,7 +79,9 @@ def test_a_flag_against_the_file_is_refused() -> None:
 
 
 def test_verification_does_not_matter_without_drafts() -> None:
-    (one,) = receipts_of([found(k=0, step_s=0.01, concurrency_asked=1.0, context_tokens=9.0)], Fill(lane="l", traffic="t"))
+    (one,) = receipts_of(
+        [found(k=0, step_s=0.01, concurrency_asked=1.0, context_tokens=9.0)], Fill(lane="l", traffic="t")
+    )
     assert one.verification == "token"
 
 
@@ -123,7 +127,7 @@ def test_batch_rows_that_fit_nothing_are_said() -> None:
     assert any("6 tokens are not a whole number of streams" in note for note in file.notes)
     with pytest.raises(IngestError, match="no row fits"):
         receipts_of([file], Fill("tp4", "t", 40, "block", context_tokens=2048))
-    with pytest.raises(IngestError, match="pass --k .* or --concurrency"):
+    with pytest.raises(IngestError, match=r"pass --k .* or --concurrency"):
         receipts_of([file], Fill("tp4", "t"))
 
 
@@ -157,7 +161,9 @@ def test_stage_times_are_for_fitting_only_without_drafts() -> None:
 
 
 def test_control_characters_and_surrogates_do_not_reach_the_table() -> None:
-    cell = found(k=0, step_s=0.01, concurrency_asked=1.0, context_tokens=9.0, checkpoint="a\ud800\x1b[31m,b", date="x\n")
+    cell = found(
+        k=0, step_s=0.01, concurrency_asked=1.0, context_tokens=9.0, checkpoint="a\ud800\x1b[31m,b", date="x\n"
+    )
     (one,) = receipts_of([cell], Fill("l", "t"))
     assert one.checkpoint == "a??[31m,b"
     receipts_csv([one]).encode()

@@ -48,7 +48,11 @@ EXPECTED = {
 
 
 def test_every_fixture_is_listed() -> None:
-    there = {str(p.relative_to(build.FIXTURES)) for kind in ("real", "constructed") for p in (build.FIXTURES / kind).iterdir()}
+    there = {
+        str(p.relative_to(build.FIXTURES))
+        for kind in ("real", "constructed")
+        for p in (build.FIXTURES / kind).iterdir()
+    }
     assert there == set(EXPECTED)
 
 

@@ -29,7 +29,9 @@ def test_step_time_classes_gaps_and_launches(kind: str, tmp_path: Path) -> None:
     assert cell.stages_s["experts"] == pytest.approx(4 * 38e-6, rel=1e-3)
     assert cell.stages_s["attention"] == pytest.approx(4 * 12e-6, rel=1e-3)
     assert cell.stages_s["all_reduce"] == pytest.approx(4 * 11e-6, rel=1e-3)
-    assert trace["idle_ms"] == pytest.approx((build.BETWEEN_STEPS_US + build.STEP_KERNELS * build.GAP_US) * 1e-3, rel=0.02)
+    assert trace["idle_ms"] == pytest.approx(
+        (build.BETWEEN_STEPS_US + build.STEP_KERNELS * build.GAP_US) * 1e-3, rel=0.02
+    )
     assert trace["median_gap_us"] == pytest.approx(build.GAP_US, abs=0.01)
     assert list(trace["launches_per_step"].values()) == [1.0]
     assert trace["evidence"]["first_kernel_of_step"] == "embedding_kernel" and trace["evidence"]["match"] == 1.0
@@ -55,13 +57,15 @@ def test_nothing_repeats(tmp_path: Path) -> None:
     ]
     path = tmp_path / "x"
     path.write_text(json.dumps({"traceEvents": events}))
-    with pytest.raises(IngestError, match="no sequence of them repeats|fewer than three"):
+    with pytest.raises(IngestError, match=r"no sequence of them repeats|fewer than three"):
         read_file(path)
 
 
 def test_trace_without_kernels(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    path.write_text('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 1}]}')
+    path.write_text(
+        '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 1}]}'
+    )
     with pytest.raises(IngestError, match="no GPU kernel"):
         read_file(path)
 

@@ -7,6 +7,9 @@ from typing import Any
 
 from twin.errors import IngestError
 
+#: no count, time or rate of a run is beyond these; keeps products and quotients of such numbers finite
+LARGEST, SMALLEST = 1e18, 1e-18
+
 
 def number(value: Any, where: str, key: str, *, minimum: float = 0.0, above: bool = False) -> float | None:
     """`value` as a float, or None when it is null or an empty text.
@@ -23,6 +26,8 @@ def number(value: Any, where: str, key: str, *, minimum: float = 0.0, above: boo
         raise IngestError(f"{where}: {key} should be a number, got {str(value)[:60]!r}.") from None
     if not math.isfinite(found):
         raise IngestError(f"{where}: {key} is {found}; the run did not measure it (all requests failed?).")
+    if abs(found) > LARGEST or 0 < abs(found) < SMALLEST:
+        raise IngestError(f"{where}: {key} is {found:g}; no run measures that, the file is damaged.")
     if found < minimum or (above and found == minimum):
         raise IngestError(
             f"{where}: {key} is {found:g}, expected {'more than' if above else 'at least'} {minimum:g}; the file is "

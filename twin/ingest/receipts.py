@@ -60,6 +60,8 @@ def receipts_of(found: Iterable[Found], fill: Fill) -> list[Receipt]:
         for number, cell in enumerate(one.cells, start=1):
             try:
                 receipts += _receipts(one, cell, number, fill, taken)
+            except ArithmeticError as error:
+                raise IngestError(f"{one.where}, {cell.label}: its numbers give no receipt ({error}).") from None
             except _LeftOut as reason:
                 left_out.append(f"{cell.label}: {reason}")
         if left_out and len(left_out) == len(one.cells):

@@ -100,12 +100,16 @@ def read_file(path: Path | str, *, format_name: str | None = None, max_bytes: in
     del head
     try:
         found = reader.read(file)
+        for cell in found.cells:
+            settle(cell)
+    except ArithmeticError as error:
+        raise IngestError(
+            f"{file.where}: a number in it is too large, or zero where it divides ({error}); the file is damaged."
+        ) from None
     except RecursionError:
         raise IngestError(f"{file.where}: nested too deeply; this is no result file.") from None
     except OSError as error:
         raise IngestError(f"{file.where}: cannot be read ({error.strerror or error}).") from None
-    for cell in found.cells:
-        settle(cell)
     return found
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from twin.errors import IngestError
+from twin.ingest.numbers import LARGEST, SMALLEST
 from twin.ingest.source import Source
 
 MAX_ROWS = 200_000
@@ -87,6 +88,8 @@ def quantity(cell: str, kilo: float = 1000.0) -> tuple[float, float | None, str]
     except ValueError:
         return None
     scale = {"k": kilo, "K": kilo, "M": kilo**2, "Ki": 1024.0, "Mi": 1024.0**2}.get(match[2] or "", 1.0)
+    if abs(value) > LARGEST or 0 < abs(value) < SMALLEST:
+        return None
     spread = float(match[3].replace(",", "")) * scale if match[3] else None
     return value * scale, spread, match[4].strip().lower()
 

@@ -139,7 +139,7 @@ def _parse(source: Source, found: Found) -> Page:
                 if count > MAX_SAMPLES:
                     raise IngestError(f"{source.where}: more than {MAX_SAMPLES:,} samples; this is more than one page.")
                 _take(page, sample.name, dict(sample.labels), float(sample.value), source.where, seen, found)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         # The parser raises several kinds on text that is no exposition format.
         raise IngestError(
             f"{source.where}: not a Prometheus page ({str(error)[:120]}); save the answer of GET /metrics as it is."
