@@ -180,7 +180,7 @@ def uniform_variance(experts: int, top_k: int, tokens: Value) -> Any:
     pair = (experts - top_k) * (experts - top_k - 1.0) / (experts * (experts - 1.0))
     q1 = np.exp(log_q1 * tokens)
     # E (E-1) (q2 - q1^2) is a small difference of near equals: take it through expm1.
-    excess = np.log(pair) - 2.0 * log_q1 if pair > 0 else -np.inf
+    excess = np.log(pair) - 2.0 * log_q1 if pair > 0 else -1e300
     spread = experts * q1 * (1.0 - q1) + experts * (experts - 1.0) * q1**2 * np.expm1(excess * np.asarray(tokens))
     return np.maximum(spread, 0.0)
 

@@ -7,10 +7,12 @@ touched within the last T tokens, where the stream touches C experts in T tokens
 
     U(T) = C        misses a token = U(T + 1) - U(T)        hit rate = 1 - misses / K
 
-so LRU hits measure the union law at T, far beyond any verify block. A block of m tokens misses what m tokens miss one
+so LRU hits measure the union law at T, far beyond any verify block. A block of m tokens is served like m tokens one
 after the other: misses grow with tokens, not with the union of the block,
 
-    misses a block = U(T + m) - U(T) ~ m (U(T + 1) - U(T))    hit rate of its distinct experts = 1 - misses / U(m)
+    misses a block = m (U(T + 1) - U(T))        hit rate of its distinct experts = 1 - misses / U(m)
+
+(measured on 36 topics, 6 tokens: 14.4 by block and 14.2 token by token at 25 slots, 1.48 and 1.42 at 200).
 
 Under independent references (no locality) Che's approximation holds instead: sum_i 1 - e^{-p_i t} = C, hits =
 sum_i p_i (1 - e^{-p_i t}) / sum_i p_i.
@@ -51,7 +53,7 @@ def lru_hits(union: UnionLaw, top_k: int, slots: float, *, block: int = 1) -> Lr
     if slots < top_k or block < 1:
         raise ValueError(f"an LRU cache needs slots >= top_k = {top_k} and block >= 1, got {slots} and {block}")
     window = _window(union, slots)
-    misses = 0.0 if math.isinf(window) else max(union(window + block) - union(window), 0.0)
+    misses = 0.0 if math.isinf(window) else block * max(union(window + 1.0) - union(window), 0.0)
     return LruHits(
         slots=slots, block=block, window_tokens=window, misses_per_block=misses,
         token_hit_rate=max(1.0 - misses / (block * top_k), 0.0), block_hit_rate=max(1.0 - misses / union(block), 0.0),
