@@ -31,6 +31,10 @@ Array = npt.NDArray[np.float64]
 #: Noise samples a parameter vector in a fit: forty layers a sample already average the routing draw.
 FIT_SAMPLES = 12
 DEFAULT_OUTPUT_TOKENS = 512
+#: Prior of the sharing parameter (diversity = class diversity / (1 + sharing)): prompts on one topic, one prompt repeated.
+PRIOR_SHARING = {"similar": 0.4, "same": 4.0}
+#: Relative scatter of one stream's acceptance from cell to cell of one workload: other prompts, other sampling.
+CELL_ACCEPTANCE_LOG_SD = 0.05
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,22 @@ class ReceiptCell:
     tokens_per_step: float
     log_sd: float
     versus: ReceiptCell | None = None
+
+    @property
+    def acceptance_key(self) -> str | None:
+        """The parameter that a tok/s receipt without its own acceptance shares with its siblings; None when it has one."""
+        r = self.receipt
+        if r.tokens_per_step is not None or r.k == 0 or self.versus is not None or r.quantity not in ("tok_s_per_stream", "tok_s_aggregate"):
+            return None
+        return f"acceptance.{r.lane}.{r.traffic}.{r.workload}.k{r.k}"
+
+    @property
+    def sharing_key(self) -> str | None:
+        """The parameter for what concurrent streams of this workload have in common; None for unrelated or single streams."""
+        r = self.receipt
+        if r.concurrency == 1 or r.prompts in ("", "unrelated"):
+            return None
+        return f"sharing.{r.lane}.{r.traffic}.{r.workload}"
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
@@ -75,7 +95,8 @@ def resolve_cell(receipt: Receipt, lane: Lane, traffic: TrafficClass, versus_lan
         accepted = resolve_acceptance(traffic, receipt.k, receipt.verification, trained_block=trained)
         kept = accepted.tokens_per_step
         if receipt.quantity in ("tok_s_per_stream", "tok_s_aggregate", "tokens_per_step"):
-            log_sd = float(np.hypot(log_sd, np.hypot(accepted.relative_sd, accepted.stream_sd / np.sqrt(receipt.concurrency))))
+            # The run's own acceptance is a parameter that its cells share; what scatters from cell to cell is smaller.
+            log_sd = float(np.hypot(log_sd, CELL_ACCEPTANCE_LOG_SD / np.sqrt(receipt.concurrency)))
     return ReceiptCell(receipt, lane, traffic, float(min(kept, receipt.k + 1)), log_sd)
 
 
@@ -116,6 +137,8 @@ def predict_cell(
         return np.full(vectors, cell.tokens_per_step)
     rows = float(receipt.rows) if receipt.rows is not None else receipt.k + 1.0
     batch = Batch(receipt.concurrency, receipt.k, rows, min(cell.tokens_per_step, rows), receipt.context_tokens)
+    if cell.sharing_key is not None:
+        repeated = repeated.with_value("sharing", np.repeat(PRIOR_SHARING[receipt.prompts] * factors.get(cell.sharing_key, np.ones(vectors)), FIT_SAMPLES))
     draws = noise.tiled(routing_shape(lane).layers, vectors)
     if receipt.quantity == "stage_time":
         if receipt.stage not in MECHANISMS:
@@ -126,14 +149,15 @@ def predict_cell(
     if receipt.quantity == "step_time":
         gap = _mean(repeated["host_gap"], vectors) if receipt.definition == "pass_time" else 0.0
         return (step - gap) * 1e3
+    kept = np.clip(cell.tokens_per_step * factors.get(cell.acceptance_key or "", np.ones(vectors)), 1.0, receipt.k + 1.0)
     if receipt.quantity == "tok_s_per_stream":
-        return cell.tokens_per_step / step
+        return kept / step
     if receipt.quantity == "tok_s_aggregate":
         if receipt.definition != "wall_with_ttft":
-            return receipt.concurrency * cell.tokens_per_step / step
+            return receipt.concurrency * kept / step
         out = float(receipt.output_tokens or DEFAULT_OUTPUT_TOKENS)
         prefill = _mean(ttft_s(lane, repeated, max(1, receipt.context_tokens)), vectors)
-        return receipt.concurrency * out / (out / cell.tokens_per_step * step + receipt.concurrency * prefill)
+        return receipt.concurrency * out / (out / kept * step + receipt.concurrency * prefill)
     raise ReceiptError(f"receipt {receipt.id!r}: {receipt.quantity} is not a quantity the step model predicts.")
 
 

@@ -122,6 +122,8 @@ def _solve(objective: Objective, seed: int, starts: int) -> tuple[Array, bool]:
 def _calibration(lane: Lane, fitted: _Fitted, name: str, seed: int) -> Calibration:
     own = [r for r in fitted.residuals if lane.name in (other.name for other in r.cell.lanes)]
     unique = {c.key: c for c in coefficients(lane).values()}
+    mine = (f"acceptance.{lane.name}.", f"sharing.{lane.name}.")
+    unique |= {p.key: p.coefficient for p in fitted.objective.parameters if p.key.startswith(mine)}
     index = {p.key: i for i, p in enumerate(fitted.objective.parameters)}
     rows = [index[key] for key in unique]
     covariance = fitted.covariance[np.ix_(rows, rows)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from twin.fitting.cells import FitNoise, ReceiptCell, predict_cell
+from twin.fitting.cells import PRIOR_SHARING, FitNoise, ReceiptCell, predict_cell
 from twin.step.coefficients import Coefficient, coefficients
 
 Array = npt.NDArray[np.float64]
@@ -38,6 +38,11 @@ class Objective:
         self._noise = FitNoise()
         self._bases = {lane.name: coefficients(lane) for cell in self.cells for lane in cell.lanes}
         known: dict[str, Coefficient] = {c.key: c for base in self._bases.values() for c in base.values()}
+        for cell in self.cells:
+            if (key := cell.acceptance_key) is not None:
+                known[key] = Coefficient(key, key, 1.0, "derived", "the workload's own acceptance around its class", "1")
+            if (key := cell.sharing_key) is not None:
+                known[key] = Coefficient(key, key, PRIOR_SHARING[cell.receipt.prompts], "assumed", "what the workload's streams have in common", "1")
         chosen = [key for key in known if free is None or key in free]
         prior = prior or {}
         self.parameters = [Parameter(key, known[key], prior.get(key, (0.0, known[key].prior_log_sd))[1]) for key in chosen]
@@ -55,7 +60,7 @@ class Objective:
 
     def lane_parameters(self, lane_names: Sequence[str]) -> list[int]:
         """Indices of the free parameters that these lanes depend on."""
-        keys = {c.key for name in lane_names for c in self._bases[name].values()}
+        keys = self._keys_of(lane_names)
         return [i for i, p in enumerate(self.parameters) if p.key in keys]
 
     def predictions(self, theta: Array) -> Array:
@@ -91,8 +96,13 @@ class Objective:
         jacobian[len(self.cells) :] = np.diag(1.0 / self.prior_sd)
         return jacobian
 
-    def _group_predictions(self, lane_names: Sequence[str], vectors: Array, rows: Sequence[int]) -> Array:
+    def _keys_of(self, lane_names: Sequence[str]) -> set[str]:
         keys = {c.key for name in lane_names for c in self._bases[name].values()}
+        own = [cell for cell in self.cells if cell.lane.name in lane_names]
+        return keys | {key for cell in own for key in (cell.acceptance_key, cell.sharing_key) if key is not None}
+
+    def _group_predictions(self, lane_names: Sequence[str], vectors: Array, rows: Sequence[int]) -> Array:
+        keys = self._keys_of(lane_names)
         factors = {
             key: np.exp(vectors[:, self._index[key]]) if key in self._index else np.full(len(vectors), np.exp(self._fixed.get(key, 0.0)))
             for key in keys
@@ -102,7 +112,7 @@ class Objective:
         for position, row in enumerate(rows):
             cell = self.cells[row]
             r = cell.receipt
-            key = (r.traffic, r.k, r.rows, r.concurrency, r.context_tokens, r.quantity, r.stage, r.definition, r.output_tokens, cell.tokens_per_step, r.lane, r.versus_lane)
+            key = (r.traffic, r.k, r.rows, r.concurrency, r.context_tokens, r.quantity, r.stage, r.definition, r.output_tokens, cell.tokens_per_step, r.lane, r.versus_lane, cell.acceptance_key, cell.sharing_key)
             if key not in predicted:
                 predicted[key] = predict_cell(cell, self._bases, factors, len(vectors), self._noise)
             out[position] = predicted[key]

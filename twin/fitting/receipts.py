@@ -39,8 +39,8 @@ Use = Literal["fit", "validate", "exclude"]
 class Receipt(Strict):
     """One measured quantity of one cell of a run. Times are in ms in the file's `value`, as people write them.
 
-    `tokens_per_step` carries the acceptance measured in the same run (bonus token included) or None; `rows` the
-    verified rows a stream when the engine caps the verified prefix, else None (then k + 1); `noise` is the relative
+    `tokens_per_step` carries the acceptance measured in the same run (bonus token included) or None; `workload` names the
+    harness's own prompts (cells of one workload share their acceptance), `prompts` whether its streams were of one kind; `rows` the verified rows a stream when the engine caps the verified prefix, else None (then k + 1); `noise` is the relative
     standard deviation between repeats of the run. `versus_*` name the other side of a ratio (this over that).
     """
 
@@ -51,6 +51,8 @@ class Receipt(Strict):
     checkpoint: str = ""
     engine: str = ""
     traffic: str
+    workload: str = ""
+    prompts: Literal["", "unrelated", "similar", "same"] = ""
     k: int = Field(ge=0, le=64)
     verification: Literal["token", "block", "greedy"] = "token"
     context_tokens: int = Field(ge=0, le=16_000_000)

@@ -18,6 +18,7 @@ class Placement(Strict):
     `hot` experts of every layer are in the primary devices, the rest on `cold_on`: a sidecar GPU, host memory read over a
     link, or nowhere (all resident). `tensor_parallel` splits every matrix, `expert_parallel` deals whole experts to ranks.
     `map_mismatch` scales the cold share of routes of traffic that the hot map was not made for (1: as the class says).
+    `map_kind` blind: tensors went to the cold place whole, without regard to which experts are popular.
     """
 
     tensor_parallel: Number
@@ -33,6 +34,7 @@ class Placement(Strict):
     rejected_weight: Number
     map_calibrated_on: str = ""
     map_mismatch: Number | None = None
+    map_kind: Literal["popularity", "blind"] = "popularity"
     sidecars: Number | None = None
 
 

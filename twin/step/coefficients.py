@@ -23,6 +23,10 @@ FloatOrArray = float | npt.NDArray[np.float64]
 PRIOR_LOG_SD: dict[Kind, float] = {"spec": 0.05, "measured": 0.08, "derived": 0.25, "assumed": 0.5}
 #: A memory micro-benchmark repeats within 1 % on one card; cards, clocks and kernels of one kind differ by about 2 %.
 MEASURED_BANDWIDTH_LOG_SD = 0.02
+#: A workload's own acceptance around its traffic class: prose of one harness against prose of another.
+WORKLOAD_ACCEPTANCE_LOG_SD = 0.25
+#: How alike the streams of one harness are: nearly unknown between prompts on one topic and one prompt repeated.
+WORKLOAD_SHARING_LOG_SD = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,10 @@ class Coefficient:
     @property
     def prior_log_sd(self) -> float:
         """Width of the prior of log(value)."""
+        if self.key.startswith("acceptance."):
+            return WORKLOAD_ACCEPTANCE_LOG_SD
+        if self.key.startswith("sharing."):
+            return WORKLOAD_SHARING_LOG_SD
         if self.kind == "measured" and self.unit == "B/s":
             return MEASURED_BANDWIDTH_LOG_SD
         return PRIOR_LOG_SD[self.kind]
@@ -84,6 +92,12 @@ class Values(Mapping[str, FloatOrArray]):
 
     def __init__(self, base: Mapping[str, Coefficient], multipliers: Mapping[str, FloatOrArray]) -> None:
         self._values: dict[str, FloatOrArray] = {name: c.value * multipliers.get(c.key, 1.0) for name, c in base.items()}
+
+    def with_value(self, name: str, value: FloatOrArray) -> Values:
+        """A copy with one more named value."""
+        copy = Values({}, {})
+        copy._values = self._values | {name: value}
+        return copy
 
     def __getitem__(self, name: str) -> FloatOrArray:
         return self._values.get(name, 0.0)

@@ -46,7 +46,8 @@ def routing_parameters(lane: Lane, traffic: TrafficClass, values: Values) -> Rou
     return RoutingParameters(
         beta=beta,
         rejected_weight=values["rejected_weight"],
-        diversity=traffic.routing.diversity.value,
+        # `sharing` is what streams of one harness have in common beyond their class: 0 leaves the class as it is.
+        diversity=traffic.routing.diversity.value / (1.0 + values["sharing"]),
         cold_share=cold_share(lane, traffic, values),
     )
 
@@ -90,7 +91,12 @@ def _resolve(
     shape, parameters = routing_shape(lane), routing_parameters(lane, traffic, values)
     accepted: FloatOrArray = min(batch.accepted_rows, batch.rows)
     rows = {"streams": batch.streams, "accepted_rows": accepted, "rejected_rows": max(batch.rows - accepted, 0.0)}
-    experts = draw_experts(shape, parameters, cold_experts=lane.cold_experts, noise=noise, **rows)  # type: ignore[arg-type]
+    blind = lane.placement.map_kind == "blind"
+    experts = draw_experts(shape, parameters, cold_experts=0 if blind else lane.cold_experts, noise=noise, **rows)  # type: ignore[arg-type]
+    if blind:
+        # Whatever a batch touches is cold in the proportion of what was moved.
+        share = lane.cold_experts / lane.checkpoint.experts.value
+        experts = ExpertDraw(experts.unique, experts.unique * (1.0 - share), experts.unique * share)
     busiest = None
     expert_ranks = int(lane.placement.expert_parallel.value)
     if expert_ranks > 1:

@@ -1,0 +1,186 @@
+"""Cleaning: from public tables of runs to receipts, by rules in a file, with a log line for every row.
+
+The table has one row a measured cell as its source stated it (free text for lane, workload, k). A rule says which lane the rows are of,
+which traffic class their workload is, how their step time was defined and how noisy they are, or why they are excluded.
+The first rule that matches a row decides; a row that no rule matches is excluded and says so.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from twin.errors import ReceiptError
+from twin.fitting.receipts import MAX_BYTES, Receipt
+from twin.lane.catalogue import build, read_toml
+from twin.lane.sourced import Strict
+
+EVIDENCE_COLUMNS = {"id", "lane", "engine", "checkpoint", "parallelism", "k", "workload", "concurrency", "step_ms", "tok_s_aggregate"}
+
+
+class Rule(Strict):
+    """What to make of the rows whose id starts with one of `ids` and whose columns match the patterns of `match`."""
+
+    ids: list[str] = Field(default=[], max_length=400)
+    match: dict[str, str] = {}
+    lane: str = ""
+    exclude: str = ""
+    traffic: str = "mixed"
+    workloads: dict[str, str] = {}
+    verification: Literal["token", "block", "greedy"] = "token"
+    k: int | None = None
+    rows: Literal["full", "capped", "stated"] = "full"
+    step_definition: Literal["step_interval", "pass_time", "chunk_interval"] = "step_interval"
+    aggregate_definition: Literal["fixed_window", "wall_with_ttft", "first_to_last_token"] = "fixed_window"
+    context_tokens: int = 512
+    output_tokens: int | None = None
+    noise: float = Field(default=0.04, gt=0, le=2)
+    prefill: bool = True
+    prompts: Literal["", "unrelated", "similar", "same"] = ""
+    use: Literal["fit", "validate"] = "fit"
+
+
+class Rules(Strict):
+    """The rule file, in order."""
+
+    rule: list[Rule] = Field(max_length=1000)
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """What became of one row: the receipts made of it, or the reason why there is none."""
+
+    id: str
+    lane: str
+    receipts: int
+    reason: str
+
+
+def is_evidence(path: Path) -> bool:
+    """Whether a CSV file is a table of runs rather than of receipts."""
+    try:
+        with path.open(encoding="utf-8-sig") as stream:
+            return set(next(csv.reader(stream), [])) >= EVIDENCE_COLUMNS
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return False
+
+
+def read_rules(path: Path) -> list[Rule]:
+    """The rules of one TOML file."""
+    return build(Rules, read_toml(path), str(path)).rule
+
+
+def clean(table: Path, rules: Sequence[Rule]) -> tuple[list[Receipt], list[LogLine]]:
+    """Receipts of a table of runs, and a log with one line a row. Raises ReceiptError when the table cannot be read."""
+    try:
+        if table.stat().st_size > MAX_BYTES:
+            raise ReceiptError(f"{table}: larger than {MAX_BYTES // 2**20} MiB; split it.")
+        rows = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8-sig"))))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ReceiptError(f"{table}: cannot be read as CSV ({error}).") from None
+    receipts: list[Receipt] = []
+    log: list[LogLine] = []
+    for number, row in enumerate(rows, start=2):
+        row = {name: (cell or "").strip() for name, cell in row.items() if isinstance(name, str) and not isinstance(cell, list)}
+        ident = row.get("id") or f"line-{number}"
+        rule = next((r for r in rules if _matches(r, row)), None)
+        if rule is None:
+            log.append(LogLine(ident, "", 0, "no rule knows this lane"))
+            continue
+        if rule.exclude:
+            log.append(LogLine(ident, rule.lane, 0, rule.exclude))
+            continue
+        made, reason = _receipts(ident, row, rule)
+        receipts += made
+        log.append(LogLine(ident, rule.lane, len(made), reason))
+    return receipts, log
+
+
+def _matches(rule: Rule, row: dict[str, str]) -> bool:
+    if rule.ids and not any(row.get("id", "").startswith(prefix) for prefix in rule.ids):
+        return False
+    return all(re.search(pattern, row.get(column, "")) for column, pattern in rule.match.items())
+
+
+def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt], str]:
+    k = rule.k if rule.k is not None else _number(row.get("k", ""))
+    streams = _number(row.get("concurrency", "")) or _number(_found(r"concurrency=(\d+)", row.get("notes", "")))
+    rate, per_stream = _number(row.get("tok_s_aggregate", "")), _number(row.get("tok_s_per_stream", ""))
+    if row.get("prefill_tok_s") and not (rate or per_stream or row.get("step_ms")) and rule.prefill:
+        return _prefill(ident, row, rule)
+    if k is None or k != int(k):
+        return [], f"k is {row.get('k', '')!r}, not one number"
+    if streams is None or streams != int(streams):
+        return [], f"concurrency is {row.get('concurrency', '')!r}, not one number"
+    traffic = next((name for pattern, name in rule.workloads.items() if re.search(pattern, row.get("workload", ""))), rule.traffic)
+    kept = _number(row.get("tokens_per_step", "")) if k else None
+    if k and kept is None and (counted := re.search(r"drafted (\d+) accepted (\d+)", row.get("notes", ""))):
+        kept = 1.0 + int(counted[2]) / (int(counted[1]) / k)
+    if kept is not None and not 1.0 <= kept <= k + 1:
+        return [], f"{kept:g} tokens per step cannot come of k = {k:g}"
+    context = _number(row.get("context_tokens", "").split()[0] if row.get("context_tokens") else "") or rule.context_tokens
+    common: dict[str, Any] = {
+        "source": row.get("source", ""), "date": row.get("date", ""), "lane": rule.lane, "traffic": traffic, "workload": row.get("workload", "")[:60],
+        "k": int(k), "verification": rule.verification, "context_tokens": max(1, int(context)), "concurrency": int(streams),
+        "tokens_per_step": kept, "prompts": rule.prompts, "noise": rule.noise, "use": rule.use, "notes": row.get("notes", "")[:200],
+    }  # fmt: skip
+    rows = _rows(row, rule, int(k), int(streams), kept)
+    if rows is not None:
+        common["rows"] = rows
+    step, inferred = _number(row.get("step_ms", "")), _number(row.get("step_ms_derived", ""))
+    if k == 0 and step is None and inferred is None and per_stream is None and rate is not None and rule.aggregate_definition != "wall_with_ttft":
+        inferred = 1e3 * streams / rate
+    if step is not None or inferred is not None:
+        definition = rule.step_definition if step is not None else "step_interval"
+        value = step if step is not None else inferred
+        return [Receipt(id=ident, quantity="step_time", definition=definition, value=value, unit="ms", **common)], "step time"
+    if per_stream is not None:
+        return [Receipt(id=ident, quantity="tok_s_per_stream", definition="first_to_last_token", value=per_stream, unit="tok/s", **common)], "tok/s per stream"
+    if rate is not None:
+        output = _number(_found(r"(\d+) (?:forced )?out", row.get("workload", ""))) or rule.output_tokens
+        extra = {"output_tokens": int(output)} if output else {}
+        return [Receipt(id=ident, quantity="tok_s_aggregate", definition=rule.aggregate_definition, value=rate, unit="tok/s", **common, **extra)], "aggregate tok/s"
+    if kept is not None:
+        return [], "acceptance only: it belongs to a traffic class"
+    return [], "no step time and no rate"
+
+
+def _prefill(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt], str]:
+    context, rate = _number(row.get("context_tokens", "").split()[0] if row.get("context_tokens") else ""), _number(row.get("prefill_tok_s", ""))
+    if context is None or rate is None or context < 256:
+        return [], "a prefill rate without its prompt length"
+    receipt = Receipt(
+        id=ident, source=row.get("source", ""), date=row.get("date", ""), lane=rule.lane, traffic=rule.traffic, workload="prefill", k=0, context_tokens=int(context), concurrency=1,
+        quantity="prefill_tok_s", value=rate, unit="tok/s", noise=max(rule.noise, 0.08), use=rule.use, notes=row.get("notes", "")[:200],
+    )  # fmt: skip
+    return [receipt], "prefill rate"
+
+
+def _rows(row: dict[str, str], rule: Rule, k: int, streams: int, kept: float | None) -> int | None:
+    """Verified rows a stream: all k + 1, what the row states, or about what is kept and one more when confidence caps them."""
+    if rule.rows == "stated":
+        stated = _number(_found(r"M=(\d+)", row.get("verification", "")) or _found(r"(\d+) batch tokens", row.get("verification", "")))
+        return None if stated is None else max(1, round(stated / streams))
+    if rule.rows == "capped" and kept is not None:
+        return int(min(k + 1, round(kept + 1)))
+    return None
+
+
+def _number(text: str) -> float | None:
+    """One number, or the middle of "10.01-10.06"; None for anything else."""
+    text = text.replace(",", "").strip().lstrip("~")
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*-\s*(\d+(?:\.\d+)?)", text):
+        return (float(match[1]) + float(match[2])) / 2
+    return float(text) if re.fullmatch(r"\d+(?:\.\d+)?", text) else None
+
+
+def _found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match[1] if match else ""
