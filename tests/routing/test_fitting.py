@@ -20,7 +20,7 @@ ALL_LENGTHS = range(2, 17)
 
 
 def local_trace(
-    seed: int, *, experts: int = 128, top_k: int = 4, tokens: int = 9000, pull: tuple[float, ...] = (0.25, 0.4, 0.55)
+    seed: int, *, experts: int = 128, top_k: int = 4, tokens: int = 9000, pull: tuple[float, ...] = (0.2, 0.35, 0.45)
 ) -> RoutingTrace:
     """Streams whose tokens are drawn towards what was used lately, one strength of pull a layer."""
     rng = np.random.default_rng(seed)
