@@ -157,7 +157,11 @@ class Cluster:
         """A client sends a request."""
         self.live[request.index] = request
         self.observer.arrived(request, self.env.now)
-        self._dispatch(request)
+        frontend_s = self.deployment.frontend_s
+        if frontend_s:
+            self.env.timeout(frontend_s).callbacks.append(lambda _: self._dispatch(request))
+        else:
+            self._dispatch(request)
 
     def end(self, request: Request) -> None:
         """A request has ended, whatever its status."""

@@ -16,8 +16,8 @@ class Limits(Strict):
     `prefill`: "chunked" shares a step between decode and prompt chunks under `max_batched_tokens`, "separate" gives
     prompts steps of their own. `long_prefill_tokens` caps one prompt's chunk (0: no cap). KV is counted in tokens, in
     pages of `page_tokens`; `prefix_block_tokens` = 0 switches the prefix cache off, `host_tier_tokens` is what a host
-    tier behind it holds. `kv_watermark` of the KV stays free on admission while others run. `role` is for
-    disaggregated deployments.
+    tier behind it holds, `prefix_replay_tokens` of a hit are computed again (a window whose state is not kept).
+    `kv_watermark` of the KV stays free on admission while others run. `role` is for disaggregated deployments.
     """
 
     max_batched_tokens: int = Field(default=8192, ge=1, le=10_000_000)
@@ -30,6 +30,7 @@ class Limits(Strict):
     preemption: Literal["recompute", "swap"] = "recompute"
     kv_watermark: float = Field(default=0.01, ge=0, lt=1)
     prefix_block_tokens: int = Field(default=0, ge=0, le=65_536)
+    prefix_replay_tokens: int = Field(default=0, ge=0)
     host_tier_tokens: int = Field(default=0, ge=0)
     role: Literal["both", "prefill", "decode"] = "both"
 
@@ -67,7 +68,7 @@ class Deployment(Strict):
     only decode. `in_flight` caps the requests a replica is given (0: no cap); the router holds the rest, first come
     first served. `host_bytes_per_s` moves swapped and host-tier KV of `kv_bytes_per_token`; `host_transfer` says
     whether that time hides under the step. `on_outage` says what becomes of the requests of a dead replica: resumed
-    elsewhere, or failed.
+    elsewhere, or failed. `frontend_s` passes before a request reaches a scheduler (connection, tokenisation).
     """
 
     limits: Limits = Limits()
@@ -82,6 +83,7 @@ class Deployment(Strict):
     host_transfer: Literal["overlapped", "blocking"] = "overlapped"
     outages: tuple[Outage, ...] = Field(default=(), strict=False, max_length=10_000)
     on_outage: Literal["resume", "fail"] = "resume"
+    frontend_s: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _consistent(self) -> Deployment:

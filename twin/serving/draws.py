@@ -57,10 +57,20 @@ class DrawSource:
     """Turns the acceptance of each class into iterators, one stream of random numbers for every (class, profile,
     k)."""
 
-    def __init__(self, classes: Sequence[Sequence[AcceptanceDraw]], seed: int) -> None:
-        """`classes[traffic][profile]`: a class may have several profiles, each request follows one of them."""
+    def __init__(
+        self,
+        classes: Sequence[Sequence[AcceptanceDraw]],
+        seed: int,
+        *,
+        weights: Sequence[Sequence[float]] | None = None,
+    ) -> None:
+        """`classes[traffic][profile]`: a class may have several profiles, and a request follows one of them.
+
+        `weights[traffic]` are the shares of requests by profile; equal without.
+        """
         self._classes = classes
         self._seed = seed
+        self._weights = weights
         self._iterators: dict[tuple[int, int, int], Iterator[int]] = {}
 
     def __call__(self, request: Request, k: int) -> Iterator[int]:
@@ -72,9 +82,15 @@ class DrawSource:
             iterator = self._iterators[key] = _endless(self._classes[key[0]][key[1]], k, rng)
         return iterator
 
-    def profiles(self, traffic: int) -> int:
-        """Number of profiles of a class."""
-        return len(self._classes[traffic])
+    def choose_profiles(self, traffic: int, rng: np.random.Generator, requests: int) -> Any:
+        """A profile for each of `requests` requests of a class, shape (requests,)."""
+        profiles = len(self._classes[traffic])
+        if profiles == 1:
+            return np.zeros(requests, dtype=np.int64)
+        if self._weights is None:
+            return rng.integers(profiles, size=requests)
+        weights = np.asarray(self._weights[traffic], dtype=float)
+        return rng.choice(profiles, size=requests, p=weights / weights.sum())
 
 
 def _endless(acceptance: AcceptanceDraw, k: int, rng: np.random.Generator) -> Iterator[int]:

@@ -318,11 +318,12 @@ class Scheduler:
                 plan.transfer_tokens += request.resident_tokens
             request.resident_tokens, request.swapped = 0, False
             return True
-        request.computed = grant.cached_tokens
-        request.cached_tokens += grant.cached_tokens
+        cached = max(grant.cached_tokens - self.limits.prefix_replay_tokens, 0)
+        request.computed = cached
+        request.cached_tokens += cached
         if kv.block_tokens:
             self.looked_up_tokens += request.target
-            self.hit_tokens += grant.cached_tokens
+            self.hit_tokens += cached
             self.host_hit_tokens += grant.from_host_tokens
             plan.transfer_tokens += grant.from_host_tokens
         return True

@@ -69,7 +69,7 @@ class RequestMaker:
         self.made = 0
         self._weights = np.array([s.weight for s in sources]) / total
         self._rng = np.random.default_rng([seed, 11])
-        self._profiles = [draws.profiles(i) if draws else 1 for i in range(len(sources))]
+        self._draws = draws
         self._block_tokens = prefix_block_tokens
         self._max_context = max_context_tokens
         self._prefixes = [self._prefix(i, s) for i, s in enumerate(sources)]
@@ -120,7 +120,8 @@ class RequestMaker:
                 prompts[mine] = source.prompt.draw(rng, n)
                 prompts[mine] += source.shared_prefix_tokens
                 outputs[mine] = source.output.draw(rng, n)
-                profiles[mine] = rng.integers(self._profiles[i], size=n)
+                if self._draws is not None:
+                    profiles[mine] = self._draws.choose_profiles(i, rng, n)
             columns = (classes, np.maximum(prompts, 1), np.maximum(outputs, 1), profiles)
             yield from zip(*(c.tolist() for c in columns), strict=True)
 

@@ -1,0 +1,63 @@
+"""A serving result for people: a table of latencies and a few sentences."""
+
+from __future__ import annotations
+
+from twin.report.terminal import console, number, print_table
+from twin.serving.result import ServingResult
+from twin.serving.stats import Summary
+
+_ROWS = (
+    ("TTFT", "ttft_s"),
+    ("TPOT", "tpot_s"),
+    ("chunk gap", "itl_s"),
+    ("end to end", "e2e_s"),
+    ("queueing", "queue_s"),
+)
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else number(value * 1e3)
+
+
+def _cells(summary: Summary) -> list[str]:
+    mean = _ms(summary.mean) + (f" ± {_ms(summary.ci95)}" if summary.ci95 is not None else "")
+    return [mean, *(_ms(v) for v in (summary.p50, summary.p90, summary.p95, summary.p99, summary.max))]
+
+
+def print_result(result: ServingResult, title: str) -> None:
+    """Latencies in ms, then rates, occupancy and warnings."""
+    out = console()
+    out.print(f"[bold]{title}[/bold]")
+    counts = result.requests
+    ended = {n: getattr(counts, n) for n in ("cancelled", "refused", "failed", "unfinished") if getattr(counts, n)}
+    others = "".join(f", {n} {name}" for name, n in ended.items())
+    out.print(f"{counts.arrived:,} requests in {result.duration_s:,.1f} s: {counts.finished:,} finished{others}")
+    rows = [[label, *_cells(getattr(result, name))] for label, name in _ROWS]
+    for c in result.classes:
+        rows += [[f"{c.name}: {label}", *_cells(getattr(c, name))] for label, name in _ROWS[:2]]
+    print_table("", ["ms", "mean", "p50", "p90", "p95", "p99", "max"], rows, out=out)
+    interval = f" ± {number(result.output_tok_s_ci95)}" if result.output_tok_s_ci95 is not None else ""
+    prompts = number(result.prompt_tok_s, 4)
+    out.print(f"output {number(result.output_tok_s, 4)}{interval} tok/s, prompts {prompts} tok/s computed")
+    out.print(
+        f"arrivals {number(result.offered_per_s)} a second, finished {number(result.finished_per_s)}; "
+        f"busy {100 * result.utilisation:.1f} %, {number(result.streams)} streams, {number(result.waiting)} waiting"
+    )
+    out.print(
+        f"KV {100 * result.kv_mean:.2g} % of capacity, at most {100 * result.kv_peak:.2g} %; "
+        f"{result.preemptions} preemptions"
+    )
+    if result.cache is not None and result.cache.hit_rate > 0:
+        hits, host = 100 * result.cache.hit_rate, 100 * result.cache.host_hit_rate
+        out.print(f"prefix cache: {hits:.1f} % of prompt tokens, {host:.1f} % from the host tier")
+    if result.goodput is not None:
+        good = result.goodput
+        rates = f"{number(good.requests_per_s)} requests a second, {number(good.output_tok_s)} tok/s"
+        out.print(f"goodput {100 * good.fraction:.1f} %: {rates}")
+    start_s, stop_s = result.window_s
+    out.print(
+        f"[dim]measured from {start_s:.1f} to {stop_s:.1f} s, {result.steps:,} steps simulated; "
+        f"± is a 95 % interval (batch means); seed {result.seed}[/dim]"
+    )
+    for warning in result.warnings:
+        out.print(f"[yellow]warning:[/yellow] {warning}")

@@ -1,0 +1,77 @@
+"""A run's records to files: requests as CSV or Parquet, the timeline as a trace or a plot.
+
+A file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from twin.errors import TwinError
+from twin.serving.collector import REQUEST_COLUMNS, RequestTable
+from twin.serving.simulate import Run
+from twin.serving.timeline import plot_timeline, trace_text
+
+PLOTS = (".svg", ".png", ".pdf")
+
+
+def write_requests(run: Run, path: Path, class_names: Sequence[str], *, force: bool = False) -> None:
+    """One row a request, by the suffix of `path`: .parquet (needs pyarrow), else CSV. Raises TwinError."""
+    table = run.collector.requests
+    if path.suffix == ".parquet":
+        _write(path, lambda target: _parquet(table, target, class_names), force)
+    else:
+        _write(path, lambda target: _csv(table, target, class_names), force)
+
+
+def write_trace(run: Run, path: Path, name: str, *, force: bool = False) -> None:
+    """The timeline as Chrome trace events, which Perfetto opens. Raises TwinError."""
+    text = trace_text(run.collector.timeline, run.collector.requests.spans(), name=name)
+    _write(path, lambda target: target.write_text(text, encoding="utf-8"), force)
+
+
+def write_plot(run: Run, path: Path, title: str, *, force: bool = False) -> None:
+    """The timeline as a picture. Raises TwinError."""
+    if path.suffix not in PLOTS:
+        raise TwinError(f"{path}: a plot is written as {', '.join(PLOTS)}; got {path.suffix or 'no suffix'!r}.")
+    replicas = [*run.cluster.replicas, *run.cluster.prefillers]
+    capacity = sum(r.scheduler.kv.capacity_tokens for r in replicas)
+    timeline = run.collector.timeline
+    _write(path, lambda target: plot_timeline(timeline, target, title=title, kv_capacity_tokens=capacity), force)
+
+
+def _csv(table: RequestTable, target: Path, class_names: Sequence[str]) -> None:
+    with target.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(REQUEST_COLUMNS)
+        for row in table.rows(list(class_names)):
+            writer.writerow(["" if v is None else f"{v:.9g}" if isinstance(v, float) else v for v in row])
+
+
+def _parquet(table: RequestTable, target: Path, class_names: Sequence[str]) -> None:
+    try:
+        import pyarrow as pa  # type: ignore[import-not-found]
+        import pyarrow.parquet as pq  # type: ignore[import-not-found]
+    except ImportError:
+        raise TwinError('Parquet needs pyarrow: pip install "twin-lane[parquet]", or write .csv.') from None
+    columns = zip(*table.rows(list(class_names)), strict=True)
+    pq.write_table(pa.table(dict(zip(REQUEST_COLUMNS, map(list, columns), strict=True))), target)
+
+
+def _write(path: Path, write: Callable[[Path], Any], force: bool) -> None:
+    if path.exists() and not force:
+        raise TwinError(f"{path} exists; give another name, or --force to replace it.")
+    part = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
+    try:
+        write(part)
+        os.replace(part, path)
+    except OSError as error:
+        raise TwinError(f"{path}: cannot be written ({error.strerror}).") from None
+    except ImportError as error:
+        raise TwinError(f'{path}: a plot needs matplotlib ({error.name}): pip install "twin-lane[plots]".') from None
+    finally:
+        part.unlink(missing_ok=True)
