@@ -169,3 +169,40 @@ def test_layer_profile_is_standard(layers: int) -> None:
     assert profile.mean() == pytest.approx(0.0, abs=1e-12)
     if layers > 1:
         assert profile.std() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("tokens", [2, 6, 16, 64])
+def test_busiest_rank_and_variance_against_the_exact_law(ranks: int, tokens: int) -> None:
+    from twin.routing import exact
+
+    uniform = RoutingParameters(beta=1.0, layer_spread=0.0, stream_skew=0.0)
+    shape, noise = RoutingShape(4, 384, 6), RoutingNoise.draw(0, 4, 8000)
+    what = {"streams": tokens, "accepted_rows": 1, "rejected_rows": 0}
+    busiest = draw_busiest_rank(shape, uniform, **what, ranks=ranks, noise=noise)
+    # A normal law of a count: 6 % off at a dozen experts, under 1 % from fifty on.
+    tolerance = 0.06 if tokens < 6 else 0.025 if tokens < 64 else 0.01
+    assert busiest.mean() == pytest.approx(exact.mean_largest_rank(384, 6, tokens, ranks), rel=tolerance)
+    draw = draw_experts(shape, uniform, **what, cold_experts=0, noise=noise)
+    assert draw.unique.std() == pytest.approx(
+        exact.variance_unique(384, 6, tokens) ** 0.5, rel=0.35 if tokens < 6 else 0.1
+    )
+
+
+def test_draws_are_smooth_in_every_parameter() -> None:
+    noise = RoutingNoise.draw(2, 40, 50)
+    base = {
+        "beta": 0.747, "rejected_weight": 0.8, "diversity": 0.6, "cold_share": 0.12, "cold_skew": 2.9,
+        "stream_skew": 0.35, "layer_spread": 0.114,
+    }  # fmt: skip
+    what = {"streams": 4, "accepted_rows": 2.8, "rejected_rows": 3.2, "cold_experts": 99, "noise": noise}
+
+    def total(name: str, change: float) -> np.ndarray:
+        parameters = RoutingParameters(**{**base, name: base[name] + change})
+        draw = draw_experts(V41, parameters, **what)
+        return np.stack([draw.unique.sum(axis=0), draw.cold.sum(axis=0)])
+
+    for name in base:
+        up, here, down = (total(name, d) for d in (1e-4, 0.0, -1e-4))
+        # A kink or a jump would show as a second difference of the order of the first.
+        assert np.abs(up - 2 * here + down).max() < 0.02 * np.abs(up - down).max() + 1e-6
