@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from twin.lane.sourced import Bytes, Number, Strict
+from twin.lane.sourced import Amount, Bytes, Count, Number, Strict, within
 
 
 class DraftHead(Strict):
@@ -17,12 +17,18 @@ class DraftHead(Strict):
     """
 
     kind: Literal["block", "autoregressive"]
-    stages: Number
-    experts: Number
-    top_k: Number
+    stages: Amount
+    experts: Amount
+    top_k: Amount
     expert_bytes: Bytes
     fixed_bytes: Bytes
-    trained_block: Number | None = None
+    trained_block: Count | None = None
+
+    @model_validator(mode="after")
+    def _routes(self) -> DraftHead:
+        if self.top_k.value > self.experts.value:
+            raise ValueError(f"top_k is {self.top_k.text}, more than the {self.experts.text} experts there are")
+        return self
 
 
 class Engram(Strict):
@@ -31,7 +37,7 @@ class Engram(Strict):
     layers: list[int] = Field(max_length=64)
     table_bytes: list[Bytes] = Field(max_length=64)
     row_bytes: Bytes
-    rows_per_token: Number
+    rows_per_token: Amount
 
 
 class Checkpoint(Strict):
@@ -45,25 +51,33 @@ class Checkpoint(Strict):
 
     name: str
     title: str
-    layers: Number
-    moe_layers: Number
-    hidden: Number
-    experts: Number
-    top_k: Number
-    shared_experts: Number
+    layers: Count
+    moe_layers: Amount
+    hidden: Annotated[Number, within(1, 1e6, whole=True)]
+    experts: Annotated[Number, within(1, 1e5, whole=True)]
+    top_k: Annotated[Number, within(1, 1e5, whole=True)]
+    shared_experts: Amount
     expert_bytes: Bytes
     dense_bytes: Bytes
     head_bytes: Bytes
-    kv_bytes_per_token: Bytes
+    kv_bytes_per_token: Annotated[Bytes, within(0, 1e9, above=True)]
     kv_read_bytes_per_token: Bytes
-    replay_window: Number
-    activation_bytes: Number
-    active_parameters: Number
-    total_parameters: Number
-    routing_locality: Number | None = None
+    replay_window: Amount
+    activation_bytes: Annotated[Number, within(0, 16, above=True)]
+    active_parameters: Annotated[Number, within(1, 1e16)]
+    total_parameters: Annotated[Number, within(1, 1e16)]
+    routing_locality: Annotated[Number, within(0, 1, above=True)] | None = None
     draft: DraftHead | None = None
     engram: Engram | None = None
     notes: str = ""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Checkpoint:
+        if self.top_k.value > self.experts.value:
+            raise ValueError(f"top_k is {self.top_k.text}, more than the {self.experts.text} experts there are")
+        if self.moe_layers.value > self.layers.value:
+            raise ValueError(f"moe_layers is {self.moe_layers.text} of {self.layers.text} layers")
+        return self
 
     @property
     def routed_bytes(self) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from twin.lane.sourced import Bytes, BytesPerSecond, Flops, Money, Number, Seconds, Strict, Watts
+from twin.lane.sourced import Bytes, BytesPerSecond, Flops, Money, Number, Seconds, Strict, Watts, within
 
 
 class Device(Strict):
@@ -40,5 +40,5 @@ class Link(Strict):
     bandwidth: BytesPerSecond
     peer_to_peer: bool
     staged: bool = False
-    read_overhead: Number | None = None
+    read_overhead: Annotated[Number, within(0, 1e6)] | None = None
     notes: str = ""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from twin.lane.sourced import Number, Seconds, SecondsPerByte, Strict
+from twin.lane.sourced import Number, Seconds, SecondsPerByte, Strict, within
 
 
 class CollectiveLaw(Strict):
     """All-reduce time of one algorithm: latency + inverse_bandwidth x bytes, used up to `up_to_bytes`."""
 
     algorithm: str
-    up_to_bytes: Number
+    up_to_bytes: Annotated[Number, within(0, 1e18)]
     latency: Seconds
     inverse_bandwidth: SecondsPerByte
 
@@ -32,7 +32,7 @@ class Engine(Strict):
     name: str
     title: str
     launch_mode: Literal["eager", "graph", "persistent"]
-    launches_per_step: Number
+    launches_per_step: Annotated[Number, within(0, 1e7)]
     launch_time: Seconds
     attention_layer_time: Seconds
     row_time: Seconds
@@ -42,20 +42,20 @@ class Engine(Strict):
     host_gap: Seconds
     sampling_time: Seconds
     draft_overhead: Seconds
-    max_batched_tokens: Number
-    token_buckets: list[int] = Field(max_length=512)
-    collectives_per_layer: Number
+    max_batched_tokens: Annotated[Number, within(1, 1e9, whole=True)]
+    token_buckets: list[Annotated[int, Field(ge=1, le=2**31)]] = Field(max_length=512)
+    collectives_per_layer: Annotated[Number, within(0, 2, whole=True)]
     collectives: list[CollectiveLaw] = Field(default=[], max_length=8)
-    collective_chunks: Number
+    collective_chunks: Annotated[Number, within(1, 16, whole=True)]
     sidecar_call_time: Seconds | None = None
     sidecar_row_time: Seconds | None = None
-    launches_beside_sidecar: Number | None = None
+    launches_beside_sidecar: Annotated[Number, within(0, 1e7)] | None = None
     host_expert_time: Seconds | None = None
     engram_time: Seconds | None = None
-    prefill_efficiency: Number
+    prefill_efficiency: Annotated[Number, within(0, 1, above=True)]
     prefill_context_time: Seconds
     prefill_overhead: Seconds
-    boot_noise: Number
+    boot_noise: Annotated[Number, within(0, 1)]
     notes: str = ""
 
     def bucket(self, tokens: int) -> int:

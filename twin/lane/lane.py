@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from twin.lane.checkpoint import Checkpoint
 from twin.lane.device import Device, Link
 from twin.lane.engine import Engine
-from twin.lane.sourced import Bytes, Number, Strict
+from twin.lane.sourced import Amount, Bytes, Count, Number, Strict, within
 
 
 class Placement(Strict):
@@ -21,21 +21,21 @@ class Placement(Strict):
     `map_kind` blind: tensors went to the cold place whole, without regard to which experts are popular.
     """
 
-    tensor_parallel: Number
-    expert_parallel: Number
-    pipeline: Number | None = None
-    hot: Number
+    tensor_parallel: Count
+    expert_parallel: Count
+    pipeline: Count | None = None
+    hot: Amount
     cold_on: Literal["none", "sidecar", "host"]
     kv_memory: Bytes
     engram_on: Literal["none", "primary", "host", "nvme"]
     host_prefix_memory: Bytes | None = None
     pinned_rounding: Literal["none", "power_of_two"] = "none"
     draft_resident: bool = True
-    rejected_weight: Number
+    rejected_weight: Annotated[Number, within(0, 100)]
     map_calibrated_on: str = ""
-    map_mismatch: Number | None = None
+    map_mismatch: Annotated[Number, within(0, 1000)] | None = None
     map_kind: Literal["popularity", "blind"] = "popularity"
-    sidecars: Number | None = None
+    sidecars: Count | None = None
 
 
 class Policy(Strict):
@@ -95,8 +95,6 @@ class Lane(Strict):
             raise ValueError("placement.tensor_parallel is above 1 but the engine has no collectives")
         if self.ranks > 1 and "peer" not in self.links:
             raise ValueError('placement.tensor_parallel is above 1 but links.peer is missing')
-        if self.placement.tensor_parallel.value < 1 or self.placement.expert_parallel.value < 1:
-            raise ValueError("placement.tensor_parallel and placement.expert_parallel are at least 1")
         if self.ranks % self.placement.expert_parallel.value:
             raise ValueError("placement.expert_parallel must divide placement.tensor_parallel")
         return self

@@ -48,7 +48,10 @@ def _set(raw: dict[str, Any], key: str, text: str, lane: Lane) -> None:
         # People say "pcie" for the link that is PCIe in this lane.
         named = [role for role, part in raw[parts[0]].items() if parts[1] in (part.get("kind"), part.get("name"))]
         word = _LINK_WORDS.get(parts[1])
-        parts[1] = named[0] if named else word if word in raw[parts[0]] else parts[1]  # type: ignore[index]
+        if named:
+            parts[1] = named[0]
+        elif word is not None and word in raw[parts[0]]:
+            parts[1] = word
     node: Any = raw
     for part in parts[:-1]:
         if isinstance(node, list) and part.isdigit() and int(part) < len(node):
@@ -61,9 +64,7 @@ def _set(raw: dict[str, Any], key: str, text: str, lane: Lane) -> None:
     if not isinstance(node, dict) or last not in node or (node[last] is None and last not in ("sidecars", "pipeline")):
         raise CatalogueError(f"--set {key}: no such key in lane {lane.name!r}; {nearest('.'.join(parts), settable_keys(lane))}")
     old = node[last]
-    if isinstance(old, dict) and "text" in old:
-        node[last] = {"value": _plain(text), "source": _SOURCE, "kind": "assumed"}
-    elif old is None:
+    if old is None or (isinstance(old, dict) and "text" in old):
         node[last] = {"value": _plain(text), "source": _SOURCE, "kind": "assumed"}
     elif isinstance(old, bool):
         if text not in ("true", "false"):
@@ -77,8 +78,6 @@ def _set(raw: dict[str, Any], key: str, text: str, lane: Lane) -> None:
         node[last] = text
     else:
         raise CatalogueError(f"--set {key}: this key is a list or a table; set one of its members.")
-    if parts == ["placement", "hot"] and node.get("cold_on") != "none":
-        return
 
 
 def _plain(text: str) -> str | float:

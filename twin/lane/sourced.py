@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from twin.errors import QuantityError
 from twin.units import parse_quantity
@@ -56,15 +56,37 @@ def _parse(raw: Any, dimension: str) -> float:
         raise ValueError(str(error)) from None
 
 
+def within(low: float, high: float, *, above: bool = False, whole: bool = False) -> AfterValidator:
+    """A range for a sourced value in internal units: `low` to `high`, without `low` when `above`, `whole` numbers only.
+
+    Ranges are wide: they refuse what no machine is, so that every formula stays finite and every size affordable.
+    """
+    expected = "a whole number " if whole else ""
+    expected += f"above {low:g} and up to {high:g}" if above else f"from {low:g} to {high:g}"
+
+    def check(sourced: Sourced) -> Sourced:
+        value = sourced.value
+        if not low <= value <= high or (above and value == low) or (whole and value != int(value)):
+            unit = "" if sourced.text[-1:].isdigit() else ", in seconds, bytes, watts or flops"
+            raise ValueError(f"got {sourced.text}; expected {expected}{unit}")
+        return sourced
+
+    return AfterValidator(check)
+
+
 def _dimension(name: str) -> Any:
     return BeforeValidator(partial(_read_sourced, name))
 
 
-Seconds = Annotated[Sourced, _dimension("time")]
-Bytes = Annotated[Sourced, _dimension("bytes")]
-BytesPerSecond = Annotated[Sourced, _dimension("bandwidth")]
-SecondsPerByte = Annotated[Sourced, _dimension("time_per_byte")]
-Flops = Annotated[Sourced, _dimension("flops")]
-Watts = Annotated[Sourced, _dimension("power")]
-Money = Annotated[Sourced, _dimension("money")]
+Seconds = Annotated[Sourced, _dimension("time"), within(0, 1e4)]
+Bytes = Annotated[Sourced, _dimension("bytes"), within(0, 1e18)]
+BytesPerSecond = Annotated[Sourced, _dimension("bandwidth"), within(1.0, 1e18)]
+SecondsPerByte = Annotated[Sourced, _dimension("time_per_byte"), within(0, 1)]
+Flops = Annotated[Sourced, _dimension("flops"), within(1.0, 1e24)]
+Watts = Annotated[Sourced, _dimension("power"), within(0, 1e9)]
+Money = Annotated[Sourced, _dimension("money"), within(0, 1e12)]
 Number = Annotated[Sourced, _dimension("number")]
+#: How many there are of something that a step graph or a sum goes through one by one.
+Count = Annotated[Sourced, _dimension("number"), within(1, 1000, whole=True)]
+#: A whole number of something that only enters formulas.
+Amount = Annotated[Sourced, _dimension("number"), within(0, 1e9, whole=True)]
