@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write: a .json file for one lane, a folder for several.")
 @click.option("--force", is_flag=True, help="Replace what is there.")
 @click.option("--name", default="", help="Name of the calibration. Default: the lane's.")
+@options.workers
 @options.catalogue
 @options.seed
 @options.as_json
 def command(
-    receipts: tuple[Path, ...], lane_name: str | None, output: Path | None, force: bool, name: str, catalogue: str | None, seed: int, as_json: bool
+    receipts: tuple[Path, ...], lane_name: str | None, output: Path | None, force: bool, name: str, workers: int, catalogue: str | None, seed: int, as_json: bool
 ) -> None:
     """Fit coefficients to RECEIPTS (CSV tables; without any, the shipped ones). Without --lane, all their lanes together.
 
@@ -31,7 +32,8 @@ def command(
     """
     from twin.errors import ReceiptError, nearest
     from twin.files import write_text
-    from twin.fitting.fit import fit_receipts
+    from twin.workers import worker_pool
+    from twin.fitting.fit import fit_lanes
     from twin.fitting.load import read_all, receipt_files, resolve_receipts
     from twin.lane.catalogue import catalogue_roots, load_lane
 
@@ -42,7 +44,9 @@ def command(
         load_lane(lane_name, roots)
         known = {r.lane for r in every if r.use == "fit"}
         raise ReceiptError(f"no receipt with use = fit for lane {lane_name!r}; {nearest(lane_name, known)}")
-    result = fit_receipts(resolve_receipts(chosen, roots), name=name, seed=seed)
+    cells = resolve_receipts(chosen, roots)
+    with worker_pool(workers) as executor:
+        result = fit_lanes(cells, name=name, seed=seed, executor=executor)
     if output is not None:
         if output.suffix == ".json":
             if len(result.calibrations) > 1:

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("check", "Check the catalogue: sources, assumptions, capacity."),
     "fit": ("fit", "Fit a lane's coefficients to receipts."),
     "validate": ("validate", "Held-out errors: by cell, by source, three-cell kits, transfer."),
+    "receipts": ("receipts", "Clean public tables of runs into receipts, with a log."),
     "suggest": ("suggest", "Name the measurements that would narrow an answer most."),
     "union": ("union", "Unique experts a batch touches, with intervals."),
     "placement": ("placement", "Make a hot map from routing counts and say what it would save."),

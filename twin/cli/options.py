@@ -16,6 +16,8 @@ seed = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show
 settings = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help='What-if on any catalogue value by dotted key, e.g. links.sidecar.latency="8 us".')
 calibration = click.option("--calibration", metavar="NAME|FILE", help='A calibration by name or .json file; "priors" for none. Default: the lane\'s own.')
 
+workers = click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes to use; the answer is the same bytes whatever the number.")
+
 
 class LaneName(click.ParamType):
     """The name of a lane, with shell completion from the catalogue."""

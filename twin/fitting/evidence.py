@@ -184,3 +184,12 @@ def _number(text: str) -> float | None:
 def _found(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     return match[1] if match else ""
+
+
+def log_csv(log: Sequence[LogLine]) -> str:
+    """The log as CSV text, one line a row of the table."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["id", "lane", "receipts", "reason"])
+    writer.writerows([line.id, line.lane, line.receipts, line.reason] for line in log)
+    return out.getvalue()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,7 +60,9 @@ class FitResult:
     starts_agree: bool
 
 
-def fit_receipts(cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, prior: Mapping[str, tuple[float, float]] | None = None) -> FitResult:
+def fit_receipts(
+    cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, prior: Mapping[str, tuple[float, float]] | None = None, starts: int = STARTS
+) -> FitResult:
     """Fit the lanes of `cells` together. `prior` overrides (mean, sd) of log factors by key (what other lanes have learnt).
 
     Raises CalibrationError when there is nothing to fit.
@@ -67,7 +70,7 @@ def fit_receipts(cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0,
     if not cells:
         raise CalibrationError("no receipt to fit: none has use = fit for this lane; `twin fit` takes CSV files of receipts.")
     objective = Objective(cells, prior=prior)
-    theta, agree = _solve(objective, seed, starts=STARTS)
+    theta, agree = _solve(objective, seed, starts=starts)
     jacobian = objective.jacobian(theta)
     z = objective.standardised(theta)
     posterior = np.linalg.inv(jacobian.T @ jacobian)
@@ -99,6 +102,67 @@ def _widened(posterior: Array, prior_sd: Array, inflation: float) -> Array:
     """Widen what the data determined by `inflation`, and nothing beyond its prior: (C^-1 - P^-1)/inflation + P^-1."""
     prior = np.diag(1.0 / prior_sd**2)
     return np.asarray(np.linalg.inv((np.linalg.inv(posterior) - prior) / inflation + prior))
+
+
+def fit_lanes(cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, executor: Executor | None = None) -> FitResult:
+    """Fit every lane of `cells` with what its parts have learnt on other lanes.
+
+    Lanes tied by a ratio are fitted together. A first pass fits each group from the catalogue's priors; the second gives it what
+    the other groups' receipts say of the devices, links and engines it shares with them.
+    """
+    groups = _groups(cells)
+    run = map if executor is None else executor.map
+    if len(groups) == 1:
+        return fit_receipts(cells, name=name, seed=seed)
+    first = list(run(_fit_group, [(group, "", seed, None, 1) for group in groups]))
+    known = [c for result in first for c in result.calibrations.values()]
+    priors = [learnt([c for c in known if c.lane not in result.calibrations]) for result in first]
+    second = list(run(_fit_group, [(group, name, seed, prior, STARTS) for group, prior in zip(groups, priors, strict=True)]))
+    calibrations = {lane: c for result in second for lane, c in result.calibrations.items()}
+    residuals = tuple(r for result in second for r in result.residuals)
+    effective = sum(result.effective_parameters for result in second)
+    chi_square = sum(r.standardised**2 for r in residuals) / max(1.0, len(residuals) - effective)
+    singular = tuple(sorted((s for result in second for s in result.singular_values), reverse=True))
+    return FitResult(
+        calibrations, residuals, singular, effective, sum(result.parameters for result in second), float(chi_square),
+        all(result.starts_agree for result in second),
+    )  # fmt: skip
+
+
+def _fit_group(item: tuple[list[ReceiptCell], str, int, Mapping[str, tuple[float, float]] | None, int]) -> FitResult:
+    cells, name, seed, prior, starts = item
+    return fit_receipts(cells, name=name, seed=seed, prior=prior, starts=starts)
+
+
+def _groups(cells: Sequence[ReceiptCell]) -> list[list[ReceiptCell]]:
+    """Receipts by lane, lanes tied by a ratio in one group, in a stable order."""
+    group_of: dict[str, str] = {lane.name: lane.name for cell in cells for lane in cell.lanes}
+    for cell in cells:
+        names = [lane.name for lane in cell.lanes]
+        target = min(group_of[name] for name in names)
+        joined = {group_of[name] for name in names}
+        group_of = {name: target if group in joined else group for name, group in group_of.items()}
+    return [[c for c in cells if group_of[c.lane.name] == group] for group in sorted(set(group_of.values()))]
+
+
+def learnt(calibrations: Sequence[Calibration]) -> dict[str, tuple[float, float]]:
+    """What fits of other lanes say of shared parts: (mean, sd) of log factors, weighted by precision, no narrower than their scatter.
+
+    Parameters of a lane or of its workloads do not travel; half of a prior's width always remains.
+    """
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for calibration in calibrations:
+        for p in calibration.parameters:
+            if not p.prior_dominated and not p.key.startswith(("lane.", "acceptance.", "sharing.")):
+                found.setdefault(p.key, []).append((p.log_factor, p.log_sd, p.prior_log_sd))
+    out = {}
+    for key, values in sorted(found.items()):
+        means, sds, priors = (np.array(v) for v in zip(*values, strict=True))
+        precision = float(np.sum(1.0 / sds**2) + 1.0 / priors[0] ** 2)
+        mean = float(np.sum(means / sds**2) / precision)
+        spread = float(np.sqrt(np.mean((means - mean) ** 2))) if len(means) > 1 else 0.0
+        out[key] = (mean, float(max(precision**-0.5, spread, 0.5 * priors[0])))
+    return out
 
 
 def _solve(objective: Objective, seed: int, starts: int) -> tuple[Array, bool]:
@@ -174,4 +238,4 @@ def _short(value: float) -> float:
     return float(f"{value:.10g}")
 
 
-__all__ = ["FitResult", "Residual", "fit_receipts"]
+__all__ = ["FitResult", "Residual", "fit_lanes", "fit_receipts", "learnt"]

@@ -38,11 +38,7 @@ class Objective:
         self._noise = FitNoise()
         self._bases = {lane.name: coefficients(lane) for cell in self.cells for lane in cell.lanes}
         known: dict[str, Coefficient] = {c.key: c for base in self._bases.values() for c in base.values()}
-        for cell in self.cells:
-            if (key := cell.acceptance_key) is not None:
-                known[key] = Coefficient(key, key, 1.0, "derived", "the workload's own acceptance around its class", "1")
-            if (key := cell.sharing_key) is not None:
-                known[key] = Coefficient(key, key, PRIOR_SHARING[cell.receipt.prompts], "assumed", "what the workload's streams have in common", "1")
+        known |= {c.key: c for cell in self.cells for c in shared_coefficients(cell)}
         chosen = [key for key in known if free is None or key in free]
         prior = prior or {}
         self.parameters = [Parameter(key, known[key], prior.get(key, (0.0, known[key].prior_log_sd))[1]) for key in chosen]
@@ -117,6 +113,16 @@ class Objective:
                 predicted[key] = predict_cell(cell, self._bases, factors, len(vectors), self._noise)
             out[position] = predicted[key]
         return out
+
+
+def shared_coefficients(cell: ReceiptCell) -> list[Coefficient]:
+    """The parameters that a receipt shares with the other cells of its workload rather than with its lane's parts."""
+    found = []
+    if (key := cell.acceptance_key) is not None:
+        found.append(Coefficient(key, key, 1.0, "derived", "the workload's own acceptance around its class", "1"))
+    if (key := cell.sharing_key) is not None:
+        found.append(Coefficient(key, key, PRIOR_SHARING[cell.receipt.prompts], "assumed", "what the workload's streams have in common", "1"))
+    return found
 
 
 def _robust(z: Array) -> Array:

@@ -36,7 +36,8 @@ def chunk_s(lane: Lane, values: Values, tokens: float, context_tokens: float) ->
         busy = np.maximum(busy, np.maximum(beside, cold_read))
     if lane.placement.cold_on == "host" and lane.cold_experts:
         host_read = expert_bytes * lane.cold_experts / values["host_link.bandwidth"] if "host_link.bandwidth" in values else 0.0
-        busy = np.maximum(busy, host_read)
+        # The same kernels read host memory and compute: nothing hides one behind the other.
+        busy = busy + host_read
     if ranks > 1:
         message = tokens * checkpoint.hidden_bytes_per_token * 2.0 * (ranks - 1) / ranks
         busy = busy + layers * lane.engine.collectives_per_layer.value * message / lane.links["peer"].bandwidth.value
