@@ -118,8 +118,9 @@ def cold_in_blocks(trace: RoutingTrace, placed: HotMap, rows: int) -> Array:
         for stream in np.unique(trace.stream):
             ids = trace.experts[trace.stream == stream, layer]
             blocks = ids.shape[0] // rows
-            for block in ids[: blocks * rows].reshape(blocks, -1):
-                touched = np.unique(block)
-                counts.append(int(np.count_nonzero(~placed.hot[layer, touched])))
-        found[layer] = float(np.mean(counts)) if counts else np.nan
+            flat = np.sort(ids[: blocks * rows].reshape(blocks, rows * ids.shape[1]), axis=1)
+            first = np.diff(flat, axis=1, prepend=-1) != 0
+            counts.append((first & ~placed.hot[layer][flat]).sum(axis=1))
+        every = np.concatenate(counts)
+        found[layer] = float(every.mean()) if every.size else np.nan
     return found
