@@ -170,9 +170,10 @@ def summarise(scores: Sequence[Score]) -> Summary:
 
 
 def rank_accuracy(scores: Sequence[Score]) -> float | None:
-    """How often the faster of two settings of one lane and workload was named, over pairs that measured more than 5 % apart.
+    """How often the faster of two settings of one lane and workload was named.
 
-    Pairs compare one quantity, and two values of it only where a setting differs.
+    Pairs compare one quantity where a setting differs, and count when they measured more than 5 % apart and further than the two
+    runs' own noise: below that a repeat could turn the measured order around.
     """
     groups: dict[tuple[object, ...], list[Score]] = defaultdict(list)
     for s in scores:
@@ -185,7 +186,7 @@ def rank_accuracy(scores: Sequence[Score]) -> float | None:
             if cell_key(a.cell) == cell_key(b.cell):
                 continue
             measured, predicted = np.log(a.cell.receipt.value / b.cell.receipt.value), np.log(a.predicted / b.predicted)
-            if abs(measured) > RANK_DIFFERENCE:
+            if abs(measured) > max(RANK_DIFFERENCE, float(np.hypot(a.cell.receipt.noise, b.cell.receipt.noise))):
                 total += 1
                 right += bool(measured * predicted > 0)
     return right / total if total else None
