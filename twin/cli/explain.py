@@ -56,7 +56,8 @@ def command(
 
         print_explanation(found)
     if plot is not None:
-        from twin.report.plots import save, waterfall
+        from twin.report.figure import save
+        from twin.report.plots import waterfall
 
         save(waterfall(found), plot, force=force)
         click.echo(f"wrote {plot}", err=True)

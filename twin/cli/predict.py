@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from twin.cli import options
@@ -22,9 +24,12 @@ from twin.cli import options
 @options.seed
 @options.as_json
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one row a cell.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw to this file (.svg, .png, .pdf).")
+@click.option("--force", is_flag=True, help="Replace the file of --plot.")
 def command(
     lane_name: str, k: int | None, schedule: str | None, concurrency: str, traffic: str | None, verification: str | None, context_tokens: int,
     cached_tokens: int, calibration: str | None, settings: tuple[str, ...], catalogue: str | None, seed: int, as_json: bool, as_csv: bool,
+    plot: Path | None, force: bool,
 ) -> None:  # fmt: skip
     """Predict step time, tokens per step and tok/s, each with a 90 % interval, and where the time of a step goes."""
     from twin.acceptance.policy import parse_schedule
@@ -58,3 +63,9 @@ def command(
         from twin.report.prediction import print_prediction
 
         print_prediction(prediction, lane.title)
+    if plot is not None:
+        from twin.report import plots
+        from twin.report.figure import save
+
+        save(plots.prediction(prediction), plot, force=force)
+        click.echo(f"wrote {plot}", err=True)

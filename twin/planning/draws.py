@@ -67,6 +67,12 @@ class Draws:
         """Standard normals `(samples,)` that belong to one name."""
         return np.random.default_rng([self.seed, zlib.crc32(what.encode())]).standard_normal(self.samples)
 
+    def noise(self, layers: int) -> RoutingNoise:
+        """Routing noise of shape (layers, samples)."""
+        if layers not in self._noise:
+            self._noise[layers] = RoutingNoise.draw(self.seed, layers, self.samples)
+        return self._noise[layers]
+
     def factors(self, lane: Lane, calibration: Calibration) -> dict[str, Array]:
         """Posterior draws of the factor on every coefficient of `lane`; what was not calibrated keeps its prior."""
         known = {p.key for p in calibration.parameters}
@@ -105,9 +111,6 @@ class Draws:
         """One step of `lane`, which may be a what-if on the lane that `factors` were drawn for."""
         values = Values(coefficients(lane), factors)
         batch = Batch(request.concurrency, request.k, request.k + 1.0, accepted.tokens_per_step, request.context_tokens)
-        layers = routing_shape(lane).layers
-        if layers not in self._noise:
-            self._noise[layers] = RoutingNoise.draw(self.seed, layers, self.samples)
-        experts, durations = _resolve(lane, traffic, values, batch, self._noise[layers])
+        experts, durations = _resolve(lane, traffic, values, batch, self.noise(routing_shape(lane).layers))
         graph = build_step_graph(lane, request.k)
         return Sampled(request.k, request.concurrency, graph, durations, self.kept(accepted, traffic.name), experts)

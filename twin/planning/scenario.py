@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 
 from twin.errors import CatalogueError, PolicyError, nearest
 from twin.lane.capacity import require_fit
@@ -41,7 +41,7 @@ _WHOLE = ("k", "context_tokens", "concurrency")
 
 
 class Setting(Strict):
-    """One side of a question. What is None is the lane's own policy; `overrides` are "dotted.key=value" what-ifs."""
+    """One side of a question. None: as the lane's policy. `overrides` (`set` in files): "dotted.key=value" what-ifs."""
 
     lane: Text
     label: Text = ""
@@ -50,7 +50,9 @@ class Setting(Strict):
     traffic: Text | None = None
     context_tokens: int = 2048
     concurrency: int = 1
-    overrides: list[Text] = Field(default=[], max_length=64)
+    overrides: list[Text] = Field(default=[], max_length=64, alias="set")
+
+    model_config = ConfigDict(populate_by_name=True)
 
     @property
     def title(self) -> str:
@@ -146,6 +148,19 @@ class Scenario(Strict):
     settings: list[Setting] = Field(min_length=1, max_length=2)
 
 
+def find_scenario(name_or_path: str, roots: Sequence[Path]) -> Path:
+    """A scenario's file: a path, or a name under scenarios/reports of the roots. Raises CatalogueError."""
+    if name_or_path.endswith(".toml") or Path(name_or_path).is_file():
+        path = Path(name_or_path)
+        if not path.is_file():
+            raise CatalogueError(f"{path}: no such file; a scenario is a TOML file with title and [[settings]].")
+        return path
+    known = {path.stem: path for root in reversed(roots) for path in (root / "scenarios" / "reports").glob("*.toml")}
+    if name_or_path not in known:
+        raise CatalogueError(f"no scenario named {name_or_path!r}; {nearest(name_or_path, known)}")
+    return known[name_or_path]
+
+
 def read_scenario(path: Path) -> Scenario:
     """A scenario from a TOML file. Raises CatalogueError naming file and key."""
     return build(Scenario, read_toml(path), str(path))
@@ -159,7 +174,10 @@ def scenario_toml(scenario: Scenario) -> str:
     ]
     for setting in scenario.settings:
         lines += ["", "[[settings]]"]
-        lines += [f"{name} = {_toml(value)}" for name, value in setting.model_dump(exclude_defaults=True).items()]
+        lines += [
+            f"{name} = {_toml(value)}"
+            for name, value in setting.model_dump(exclude_defaults=True, by_alias=True).items()
+        ]
     return "\n".join(lines) + "\n"
 
 
