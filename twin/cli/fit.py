@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write: a .json file for one lane, a folder for several.")
 @click.option("--force", is_flag=True, help="Replace what is there.")
 @click.option("--name", default="", help="Name of the calibration. Default: the lane's.")
+@click.option("--mcmc", "mcmc_steps", type=click.IntRange(0, 1_000_000), default=0, help="Steps of a full posterior by emcee (extra: mcmc). 0: Laplace.")
 @options.workers
 @options.catalogue
 @options.seed
 @options.as_json
 def command(
-    receipts: tuple[Path, ...], lane_name: str | None, output: Path | None, force: bool, name: str, workers: int, catalogue: str | None, seed: int, as_json: bool
+    receipts: tuple[Path, ...], lane_name: str | None, output: Path | None, force: bool, name: str, mcmc_steps: int, workers: int, catalogue: str | None, seed: int, as_json: bool
 ) -> None:
     """Fit coefficients to RECEIPTS (CSV tables; without any, the shipped ones). Without --lane, all their lanes together.
 
@@ -46,7 +47,7 @@ def command(
         raise ReceiptError(f"no receipt with use = fit for lane {lane_name!r}; {nearest(lane_name, known)}")
     cells = resolve_receipts(chosen, roots)
     with worker_pool(workers) as executor:
-        result = fit_lanes(cells, name=name, seed=seed, executor=executor)
+        result = fit_lanes(cells, name=name, seed=seed, executor=executor, mcmc_steps=mcmc_steps)
     if output is not None:
         if output.suffix == ".json":
             if len(result.calibrations) > 1:

@@ -61,9 +61,11 @@ class FitResult:
 
 
 def fit_receipts(
-    cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, prior: Mapping[str, tuple[float, float]] | None = None, starts: int = STARTS
-) -> FitResult:
+    cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, prior: Mapping[str, tuple[float, float]] | None = None, starts: int = STARTS,
+    mcmc_steps: int = 0,
+) -> FitResult:  # fmt: skip
     """Fit the lanes of `cells` together. `prior` overrides (mean, sd) of log factors by key (what other lanes have learnt).
+    With `mcmc_steps` the Laplace posterior is replaced by an ensemble sampler's.
 
     Raises CalibrationError when there is nothing to fit.
     """
@@ -79,6 +81,11 @@ def fit_receipts(
     chi_square = float(np.sum(z**2) / max(1.0, len(cells) - effective))
     robust = float(np.sum(np.minimum(np.abs(z), 3.0) ** 2) / max(1.0, len(cells) - effective))
     covariance = _widened(posterior, objective.prior_sd, max(1.0, robust))
+    if mcmc_steps:
+        from twin.fitting.mcmc import sample_posterior
+
+        theta, covariance = sample_posterior(objective, theta, covariance, steps=mcmc_steps, seed=seed)
+        z = objective.standardised(theta)
     predicted = objective.predictions(theta)
     residuals = tuple(Residual(c, float(p), float(s)) for c, p, s in zip(cells, predicted, z, strict=True))
     singular = np.linalg.svd(jacobian[: len(cells)] * objective.prior_sd, compute_uv=False)
@@ -104,7 +111,9 @@ def _widened(posterior: Array, prior_sd: Array, inflation: float) -> Array:
     return np.asarray(np.linalg.inv((np.linalg.inv(posterior) - prior) / inflation + prior))
 
 
-def fit_lanes(cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, executor: Executor | None = None) -> FitResult:
+def fit_lanes(
+    cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, executor: Executor | None = None, mcmc_steps: int = 0
+) -> FitResult:
     """Fit every lane of `cells` with what its parts have learnt on other lanes.
 
     Lanes tied by a ratio are fitted together. A first pass fits each group from the catalogue's priors; the second gives it what
@@ -113,11 +122,11 @@ def fit_lanes(cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, ex
     groups = _groups(cells)
     run = map if executor is None else executor.map
     if len(groups) == 1:
-        return fit_receipts(cells, name=name, seed=seed)
-    first = list(run(_fit_group, [(group, "", seed, None, 1) for group in groups]))
+        return fit_receipts(cells, name=name, seed=seed, mcmc_steps=mcmc_steps)
+    first = list(run(_fit_group, [(group, "", seed, None, 1, 0) for group in groups]))
     known = [c for result in first for c in result.calibrations.values()]
     priors = [learnt([c for c in known if c.lane not in result.calibrations]) for result in first]
-    second = list(run(_fit_group, [(group, name, seed, prior, STARTS) for group, prior in zip(groups, priors, strict=True)]))
+    second = list(run(_fit_group, [(group, name, seed, prior, STARTS, mcmc_steps) for group, prior in zip(groups, priors, strict=True)]))
     calibrations = {lane: c for result in second for lane, c in result.calibrations.items()}
     residuals = tuple(r for result in second for r in result.residuals)
     effective = sum(result.effective_parameters for result in second)
@@ -129,9 +138,9 @@ def fit_lanes(cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, ex
     )  # fmt: skip
 
 
-def _fit_group(item: tuple[list[ReceiptCell], str, int, Mapping[str, tuple[float, float]] | None, int]) -> FitResult:
-    cells, name, seed, prior, starts = item
-    return fit_receipts(cells, name=name, seed=seed, prior=prior, starts=starts)
+def _fit_group(item: tuple[list[ReceiptCell], str, int, Mapping[str, tuple[float, float]] | None, int, int]) -> FitResult:
+    cells, name, seed, prior, starts, mcmc_steps = item
+    return fit_receipts(cells, name=name, seed=seed, prior=prior, starts=starts, mcmc_steps=mcmc_steps)
 
 
 def _groups(cells: Sequence[ReceiptCell]) -> list[list[ReceiptCell]]:

@@ -75,6 +75,16 @@ class Objective:
         """Robust data residuals followed by prior residuals."""
         return np.concatenate([_robust(self.standardised(theta)), (theta - self.prior_mean) / self.prior_sd])
 
+    def log_posterior(self, vectors: Array) -> Array:
+        """Log posterior up to a constant of every parameter vector, `(vectors,)`, from the same robust residuals as the fit."""
+        total = -0.5 * np.sum(((vectors - self.prior_mean) / self.prior_sd) ** 2, axis=1)
+        for lane_names, rows in self._groups.items():
+            predicted = np.log(self._group_predictions(lane_names, vectors, rows))
+            for row, values in zip(rows, predicted, strict=True):
+                cell = self.cells[row]
+                total = total - 0.5 * _robust((values - np.log(cell.receipt.value)) / cell.log_sd) ** 2
+        return np.where(np.all(np.abs(vectors - self.prior_mean) < 6.0 * self.prior_sd, axis=1), total, -np.inf)
+
     def jacobian(self, theta: Array) -> Array:
         """Derivative of `residuals`, `(receipts + parameters, parameters)`."""
         count = len(self.parameters)
