@@ -99,6 +99,7 @@ def _choices(name: str, like: str | None, title: str, flags: dict[str, Any], roo
     values: dict[str, Any] = {}
     devices: dict[str, str] = {}
     links: dict[str, str] = {}
+    extra: dict[str, Any] = {}
     if like:
         lane = load_lane(like, roots)
         place = lane.placement
@@ -116,9 +117,12 @@ def _choices(name: str, like: str | None, title: str, flags: dict[str, Any], roo
             "verification": lane.policy.verification,
             "traffic": lane.policy.traffic,
         }
+        extra = {"schedule": lane.policy.schedule, "like": place, "like_name": lane.name}
         devices = {role: d.name for role, d in lane.devices.items() if role != "primary"}
         links = {role: link.name for role, link in lane.links.items()}
     values |= {key: value for key, value in flags.items() if value is not None}
+    if flags.get("k") is not None:
+        extra.pop("schedule", None)
     missing = [(key, question) for key, question in _QUESTIONS if values.get(key) is None]
     if missing and not sys.stdin.isatty():
         names = ", ".join("--" + key.replace("_", "-") for key, _ in missing)
@@ -163,6 +167,7 @@ def _choices(name: str, like: str | None, title: str, flags: dict[str, Any], roo
         engram_on=engram,
         devices=devices,
         links=links,
+        **extra,
     )
 
 

@@ -24,8 +24,8 @@ def table_lines(size_bytes: float, source: str, kind: str) -> str:
 
 
 def nice_bytes(size: float) -> str:
-    """Bytes with a decimal unit and eight significant digits."""
+    """Bytes with a decimal unit and twelve significant digits."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
-            return f"{size / factor:.8g} {unit}"
-    return f"{size:.8g} B"
+            return f"{size / factor:.12g} {unit}"
+    return f"{size:.12g} B"
