@@ -33,7 +33,7 @@ class Op:
     layer: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity: engines remember what they worked out for a graph
 class StepGraph:
     """Ops in issue order. `primary` is the resource whose waiting is counted as exposed time."""
 
