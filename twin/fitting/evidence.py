@@ -36,6 +36,7 @@ class Rule(Strict):
     workloads: dict[str, str] = {}
     verification: Literal["token", "block", "greedy"] = "token"
     k: int | None = None
+    tokens_per_step: float | None = None
     rows: Literal["full", "capped", "stated"] = "full"
     step_definition: Literal["step_interval", "pass_time", "chunk_interval"] = "step_interval"
     aggregate_definition: Literal["fixed_window", "wall_with_ttft", "first_to_last_token"] = "fixed_window"
@@ -121,6 +122,8 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
         return [], f"concurrency is {row.get('concurrency', '')!r}, not one number"
     traffic = next((name for pattern, name in rule.workloads.items() if re.search(pattern, row.get("workload", ""))), rule.traffic)
     kept = _number(row.get("tokens_per_step", "")) if k else None
+    if k and kept is None:
+        kept = rule.tokens_per_step
     if k and kept is None and (counted := re.search(r"drafted (\d+) accepted (\d+)", row.get("notes", ""))):
         kept = 1.0 + int(counted[2]) / (int(counted[1]) / k)
     if kept is not None and not 1.0 <= kept <= k + 1:
