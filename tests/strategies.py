@@ -1,178 +1,26 @@
 """Strategies for every model that is read from a file: valid raw data, as TOML, JSON or CSV would give it.
 
-A model is registered by its dotted name. `fields(...)` derives what a field's annotation says (its type, range, length,
-unit); rules between fields are stated here by hand. `models(name)` validates; `lanes()` draws whole small lanes.
+A model is registered by its dotted name. What its annotations say is derived (`annotation_strategies.fields`); rules
+between fields are stated here. `models(name)` validates; `lanes()` draws whole small lanes.
 """
 
 from __future__ import annotations
 
-import importlib
-import math
-import types
-import typing
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Annotated, Any, Literal, get_args, get_origin
+from collections.abc import Callable
+from typing import Any
 
-import annotated_types as at
+from annotation_strategies import KINDS, NAMES, STRATEGIES, TEXT, Raw, fields, model, quantity, raw, sourced, whole
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
-from pydantic import BeforeValidator, StringConstraints
-from pydantic.fields import FieldInfo
 
 from twin.lane.lane import Lane
-from twin.lane.sourced import Sourced, Strict
 
-Raw = SearchStrategy[Any]
-
-#: dotted name of a model -> what makes its raw data
-STRATEGIES: dict[str, Callable[[], Raw]] = {}
-
-
-def model(name: str) -> type[Strict]:
-    """The class of a dotted name."""
-    module, _, attribute = name.rpartition(".")
-    found: type[Strict] = getattr(importlib.import_module(module), attribute)
-    return found
-
-
-def raw(name: str) -> Raw:
-    """Valid raw data of a model."""
-    return STRATEGIES[name]()
+__all__ = ["STRATEGIES", "lanes", "model", "models", "raw"]
 
 
 def models(name: str) -> Raw:
     """Valid instances of a model."""
     return raw(name).map(model(name).model_validate)
-
-
-# --- texts and numbers ------------------------------------------------------------------------------------------------
-
-TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12)
-NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,9}", fullmatch=True)
-#: a plausible unit and range by dimension, so that drawn lanes are like machines
-_WRITTEN = {
-    "time": ("us", 0.1, 500.0), "bytes": ("MB", 1.0, 1e4), "bandwidth": ("GB/s", 1.0, 1e4), "flops": ("TFLOPS", 1.0, 1e4),
-    "time_per_byte": ("us/KiB", 0.001, 1.0), "power": ("W", 1.0, 2000.0), "money": ("USD", 0.0, 1e5), "number": ("", 1.0, 9.0),
-}  # fmt: skip
-_KINDS = st.sampled_from(["spec", "measured", "derived", "assumed"])
-
-
-def sourced(value: SearchStrategy[Any]) -> Raw:
-    """An inline table of the catalogue around what `value` draws."""
-    return st.fixed_dictionaries({"value": value, "source": st.just("a test"), "kind": _KINDS})
-
-
-def quantity(dimension: str, low: float | None = None, high: float | None = None) -> Raw:
-    """A sourced quantity with a unit, between `low` and `high` of the unit that `_WRITTEN` gives."""
-    unit, least, most = _WRITTEN[dimension]
-    numbers = st.floats(least if low is None else low, most if high is None else high)
-    return sourced(numbers.map(lambda n: f"{n!r} {unit}" if unit else n))
-
-
-def whole(low: int, high: int) -> Raw:
-    """A sourced whole number."""
-    return sourced(st.integers(low, high))
-
-
-# --- what an annotation says ------------------------------------------------------------------------------------------
-
-
-def fields(name: str, /, **given: Raw | None) -> Raw:
-    """Raw data of a model from its annotations; `given` replaces fields, None leaves a field out."""
-    required, optional = {}, {}
-    for field_name, field in model(name).model_fields.items():
-        if field_name in given:
-            replaced = given[field_name]
-            if replaced is not None:
-                required[field_name] = replaced
-        elif field.is_required():
-            required[field_name] = _of(field.annotation, field.metadata)
-        else:
-            optional[field_name] = _of(field.annotation, field.metadata)
-    return st.fixed_dictionaries(required, optional=optional)
-
-
-def _of(annotation: Any, metadata: Iterable[Any] = ()) -> Raw:
-    marks = list(metadata)
-    while get_origin(annotation) is Annotated:
-        annotation, *more = get_args(annotation)
-        marks += more
-    marks = [mark for m in marks for mark in (m.metadata if isinstance(m, FieldInfo) else [m])]
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation is Sourced:
-        return quantity(_dimension(marks))
-    if origin in (typing.Union, types.UnionType):
-        return st.one_of([_of(a, marks) for a in arguments if a is not type(None)])
-    if origin is Literal:
-        return st.sampled_from(arguments)
-    if isinstance(annotation, type) and issubclass(annotation, Strict):
-        return raw(f"{annotation.__module__}.{annotation.__name__}")
-    if origin in (list, tuple):
-        low, high = _sizes(marks, most=3)
-        items = [a for a in arguments if a is not Ellipsis]
-        if origin is tuple and Ellipsis not in arguments:
-            return st.tuples(*(_of(a) for a in items))
-        return st.lists(_of(items[0]), min_size=low, max_size=high)
-    if origin is dict:
-        return st.dictionaries(_of(arguments[0]), _of(arguments[1]), max_size=2)
-    if _dimension(marks) != "number" and annotation is float:
-        return quantity(_dimension(marks)).map(lambda q: q["value"])
-    return _plain(annotation, marks)
-
-
-def _plain(annotation: Any, marks: list[Any]) -> Raw:
-    low, high, open_low, open_high = _range(marks)
-    if annotation is bool:
-        return st.booleans()
-    if annotation is int:
-        whole_low = None if low is None else math.floor(low) + 1 if open_low else math.ceil(low)
-        whole_high = None if high is None else math.ceil(high) - 1 if open_high else math.floor(high)
-        return st.integers(-1000 if whole_low is None else whole_low, 100_000 if whole_high is None else whole_high)
-    if annotation is float:
-        return st.floats(-1e6 if low is None else low, 1e6 if high is None else high, exclude_min=open_low, exclude_max=open_high)
-    if annotation is str:
-        shortest, longest = _sizes(marks, most=12)
-        return NAMES if shortest or _pattern(marks) else TEXT.map(lambda t: t[:longest])
-    return st.one_of(st.booleans(), st.integers(-9, 9), NAMES)
-
-
-def _range(marks: list[Any]) -> tuple[float | None, float | None, bool, bool]:
-    low = high = None
-    open_low = open_high = False
-    for mark in marks:
-        if isinstance(mark, at.Ge):
-            low = float(mark.ge)  # type: ignore[arg-type]
-        elif isinstance(mark, at.Gt):
-            low, open_low = float(mark.gt), True  # type: ignore[arg-type]
-        elif isinstance(mark, at.Le):
-            high = float(mark.le)  # type: ignore[arg-type]
-        elif isinstance(mark, at.Lt):
-            high, open_high = float(mark.lt), True  # type: ignore[arg-type]
-    return low, high, open_low, open_high
-
-
-def _sizes(marks: list[Any], most: int) -> tuple[int, int]:
-    low, high = 0, most
-    for mark in marks:
-        if isinstance(mark, at.MinLen):
-            low = mark.min_length
-        elif isinstance(mark, at.MaxLen):
-            high = min(high, mark.max_length)
-        elif isinstance(mark, StringConstraints) and mark.max_length is not None:
-            high = min(high, mark.max_length)
-    return low, max(low, high)
-
-
-def _pattern(marks: list[Any]) -> bool:
-    return any(getattr(mark, "pattern", None) for mark in marks)
-
-
-def _dimension(marks: list[Any]) -> str:
-    for mark in marks:
-        if isinstance(mark, BeforeValidator) and isinstance(mark.func, partial):
-            return str(mark.func.args[0])
-    return "number"
 
 
 def register(name: str, /, **given: Raw | None) -> None:
@@ -192,19 +40,36 @@ def strategy(name: str) -> Callable[[Callable[[], Raw]], Callable[[], Raw]]:
 
 # --- the lane's parts -------------------------------------------------------------------------------------------------
 
-register("twin.lane.sourced.Sourced", value=st.floats(-1e12, 1e12), text=TEXT, kind=_KINDS)
-register("twin.lane.device.Device", name=NAMES, memory=quantity("bytes", 1e5, 1e6), read_bandwidth=quantity("bandwidth", 100, 8000))
+register("twin.lane.sourced.Sourced", value=st.floats(-1e12, 1e12), text=TEXT, kind=KINDS)
+register(
+    "twin.lane.device.Device",
+    name=NAMES,
+    memory=quantity("bytes", 1e5, 1e6),
+    read_bandwidth=quantity("bandwidth", 100, 8000),
+)
 register("twin.lane.device.Link", name=NAMES)
 register("twin.lane.engine.CollectiveLaw", algorithm=NAMES, up_to_bytes=whole(1024, 2**24))
 register(
     "twin.lane.engine.Engine",
-    name=NAMES, launches_per_step=whole(0, 2500), launches_beside_sidecar=whole(0, 500), max_batched_tokens=whole(1, 16384),
-    token_buckets=st.lists(st.integers(1, 512), max_size=6), collectives_per_layer=whole(0, 2), collective_chunks=whole(1, 3),
-    deduplicates_experts=st.booleans(), prefill_efficiency=sourced(st.floats(0.01, 1.0)), boot_noise=sourced(st.floats(0.0, 0.1)),
-    sidecar_call_time=quantity("time"), sidecar_row_time=quantity("time", 0.0, 2.0), host_expert_time=quantity("time"),
-    engram_time=quantity("time"), row_time=quantity("time", 0.0, 2.0), context_time=quantity("time", 0.0, 1e-3),
-    prefill_context_time=quantity("time", 0.0, 1e-4), collectives=st.lists(st.deferred(lambda: raw("twin.lane.engine.CollectiveLaw")), min_size=1, max_size=2),
-)  # fmt: skip
+    name=NAMES,
+    launches_per_step=whole(0, 2500),
+    launches_beside_sidecar=whole(0, 500),
+    max_batched_tokens=whole(1, 16384),
+    token_buckets=st.lists(st.integers(1, 512), max_size=6),
+    collectives_per_layer=whole(0, 2),
+    collective_chunks=whole(1, 3),
+    deduplicates_experts=st.booleans(),
+    prefill_efficiency=sourced(st.floats(0.01, 1.0)),
+    boot_noise=sourced(st.floats(0.0, 0.1)),
+    sidecar_call_time=quantity("time"),
+    sidecar_row_time=quantity("time", 0.0, 2.0),
+    host_expert_time=quantity("time"),
+    engram_time=quantity("time"),
+    row_time=quantity("time", 0.0, 2.0),
+    context_time=quantity("time", 0.0, 1e-3),
+    prefill_context_time=quantity("time", 0.0, 1e-4),
+    collectives=st.lists(st.deferred(lambda: raw("twin.lane.engine.CollectiveLaw")), min_size=1, max_size=2),
+)
 register("twin.lane.checkpoint.Engram", layers=st.just([1]), rows_per_token=whole(0, 64))
 
 
@@ -212,7 +77,13 @@ register("twin.lane.checkpoint.Engram", layers=st.just([1]), rows_per_token=whol
 def _draft_head() -> Raw:
     def make(experts: int) -> Raw:
         name = "twin.lane.checkpoint.DraftHead"
-        return fields(name, stages=whole(1, 4), experts=whole(experts, experts), top_k=whole(0, max(0, experts - 1)), trained_block=whole(1, 9))
+        return fields(
+            name,
+            stages=whole(1, 4),
+            experts=whole(experts, experts),
+            top_k=whole(0, max(0, experts - 1)),
+            trained_block=whole(1, 9),
+        )
 
     return st.integers(0, 64).flatmap(make)
 
@@ -223,27 +94,46 @@ def _checkpoint() -> Raw:
         layers, experts = sizes
         return fields(
             "twin.lane.checkpoint.Checkpoint",
-            name=NAMES, layers=whole(layers, layers), moe_layers=whole(1, layers), hidden=whole(64, 8192), experts=whole(experts, experts),
-            top_k=whole(1, max(1, experts // 2)), shared_experts=whole(0, 2), replay_window=whole(0, 512),
-            activation_bytes=whole(1, 2), active_parameters=whole(10**6, 10**10), total_parameters=whole(10**6, 10**12),
-            routing_locality=sourced(st.floats(0.3, 1.0)), expert_bytes=quantity("bytes", 1, 50), kv_bytes_per_token=quantity("bytes", 1e-4, 0.1),
+            name=NAMES,
+            layers=whole(layers, layers),
+            moe_layers=whole(1, layers),
+            hidden=whole(64, 8192),
+            experts=whole(experts, experts),
+            top_k=whole(1, max(1, experts // 2)),
+            shared_experts=whole(0, 2),
+            replay_window=whole(0, 512),
+            activation_bytes=whole(1, 2),
+            active_parameters=whole(10**6, 10**10),
+            total_parameters=whole(10**6, 10**12),
+            routing_locality=sourced(st.floats(0.3, 1.0)),
+            expert_bytes=quantity("bytes", 1, 50),
+            kv_bytes_per_token=quantity("bytes", 1e-4, 0.1),
             kv_read_bytes_per_token=quantity("bytes", 0, 0.1),
-        )  # fmt: skip
+        )
 
     return st.tuples(st.integers(1, 4), st.integers(4, 64)).flatmap(make)
 
 
 register(
     "twin.lane.lane.Placement",
-    tensor_parallel=whole(1, 8), expert_parallel=whole(1, 1), pipeline=whole(1, 2), hot=whole(0, 384), sidecars=whole(1, 4),
-    rejected_weight=sourced(st.floats(0.0, 2.0)), map_mismatch=sourced(st.floats(0.2, 3.0)), map_calibrated_on=NAMES,
-)  # fmt: skip
+    tensor_parallel=whole(1, 8),
+    expert_parallel=whole(1, 1),
+    pipeline=whole(1, 2),
+    hot=whole(0, 384),
+    sidecars=whole(1, 4),
+    rejected_weight=sourced(st.floats(0.0, 2.0)),
+    map_mismatch=sourced(st.floats(0.2, 3.0)),
+    map_calibrated_on=NAMES,
+)
 register("twin.lane.lane.Policy", schedule=st.just([[1, 4, 5], [5, 64, 3]]), traffic=NAMES, source=NAMES)
 register(
     "twin.lane.lane.LaneFile",
-    name=NAMES, checkpoint=NAMES, engine=NAMES, devices=st.fixed_dictionaries({"primary": NAMES}, optional={"sidecar": NAMES}),
+    name=NAMES,
+    checkpoint=NAMES,
+    engine=NAMES,
+    devices=st.fixed_dictionaries({"primary": NAMES}, optional={"sidecar": NAMES}),
     links=st.fixed_dictionaries({}, optional={"peer": NAMES, "sidecar": NAMES}),
-)  # fmt: skip
+)
 
 
 @strategy("twin.lane.lane.Lane")
@@ -251,7 +141,11 @@ def _lane() -> Raw:
     return st.composite(_draw_lane)()
 
 
-def _draw_lane(draw: Callable[[Raw], Any], cold_on: tuple[str, ...] = ("none", "sidecar", "host"), ranks: tuple[int, ...] = (1, 2, 4)) -> Any:
+def _draw_lane(
+    draw: Callable[[Raw], Any],
+    cold_on: tuple[str, ...] = ("none", "sidecar", "host"),
+    ranks: tuple[int, ...] = (1, 2, 4),
+) -> Any:
     checkpoint = draw(raw("twin.lane.checkpoint.Checkpoint"))
     where = draw(st.sampled_from(cold_on))
     experts = checkpoint["experts"]["value"]
@@ -260,20 +154,34 @@ def _draw_lane(draw: Callable[[Raw], Any], cold_on: tuple[str, ...] = ("none", "
     device, link = raw("twin.lane.device.Device"), raw("twin.lane.device.Link")
     placement = fields(
         "twin.lane.lane.Placement",
-        tensor_parallel=whole(width, width), expert_parallel=st.sampled_from([e for e in (1, 2, 4) if width % e == 0]).flatmap(lambda e: whole(e, e)),
-        hot=whole(hot, hot), cold_on=st.just(where), rejected_weight=sourced(st.floats(0.0, 2.0)), map_mismatch=sourced(st.floats(0.2, 3.0)),
-        pipeline=None, sidecars=whole(1, 2), kv_memory=quantity("bytes", 1, 1e4),
-    )  # fmt: skip
+        tensor_parallel=whole(width, width),
+        expert_parallel=st.sampled_from([e for e in (1, 2, 4) if width % e == 0]).flatmap(lambda e: whole(e, e)),
+        hot=whole(hot, hot),
+        cold_on=st.just(where),
+        rejected_weight=sourced(st.floats(0.0, 2.0)),
+        map_mismatch=sourced(st.floats(0.2, 3.0)),
+        pipeline=None,
+        sidecars=whole(1, 2),
+        kv_memory=quantity("bytes", 1, 1e4),
+    )
     return {
-        "name": draw(NAMES), "title": "", "description": "", "aliases": [], "calibration": "",
+        "name": draw(NAMES),
+        "title": "",
+        "description": "",
+        "aliases": [],
+        "calibration": "",
         "devices": {role: draw(device) for role in ("primary", "sidecar", "host")},
         "links": {role: draw(link) for role in ("peer", "sidecar", "host")},
-        "checkpoint": checkpoint, "engine": draw(raw("twin.lane.engine.Engine")), "placement": draw(placement),
+        "checkpoint": checkpoint,
+        "engine": draw(raw("twin.lane.engine.Engine")),
+        "placement": draw(placement),
         "policy": draw(raw("twin.lane.lane.Policy")),
-    }  # fmt: skip
+    }
 
 
-def lanes(*, cold_on: tuple[str, ...] = ("none", "sidecar", "host"), ranks: tuple[int, ...] = (1, 2, 4)) -> SearchStrategy[Lane]:
+def lanes(
+    *, cold_on: tuple[str, ...] = ("none", "sidecar", "host"), ranks: tuple[int, ...] = (1, 2, 4)
+) -> SearchStrategy[Lane]:
     """Whole small lanes: up to 4 layers, up to 64 experts, up to 4 ranks."""
     return st.composite(_draw_lane)(cold_on, ranks).map(Lane.model_validate)
 
@@ -287,19 +195,25 @@ def _profile() -> Raw:
         return st.sampled_from(["survival", "conditional"]).flatmap(
             lambda kind: fields(
                 "twin.acceptance.traffic.Profile",
-                k=st.just(len(values)), kind=st.just(kind), mean=None, temperature=st.floats(0.0, 2.0),
+                k=st.just(len(values)),
+                kind=st.just(kind),
+                mean=None,
+                temperature=st.floats(0.0, 2.0),
                 values=st.just(sorted(values, reverse=True) if kind == "survival" else values),
             )
-        )  # fmt: skip
+        )
 
     return st.lists(st.floats(0.0, 1.0), min_size=1, max_size=9).flatmap(make)
 
 
 _SHARE = sourced(st.floats(0.0, 1.0))
 register(
-    "twin.acceptance.traffic.Routing", beta=sourced(st.floats(0.3, 1.0)), diversity=_SHARE, hot_fraction=sourced(st.floats(0.01, 1.0)),
+    "twin.acceptance.traffic.Routing",
+    beta=sourced(st.floats(0.3, 1.0)),
+    diversity=_SHARE,
+    hot_fraction=sourced(st.floats(0.01, 1.0)),
     cold_share=st.fixed_dictionaries({}, optional={"own": _SHARE, "other": _SHARE}),
-)  # fmt: skip
+)
 
 
 @strategy("twin.acceptance.traffic.Tokens")
@@ -312,16 +226,30 @@ def _tokens() -> Raw:
 
 register("twin.acceptance.traffic.Length")
 register(
-    "twin.acceptance.traffic.TrafficClass", name=NAMES, stream_sd=sourced(st.floats(0, 0.5)),
-    profile=st.lists(st.deferred(lambda: raw("twin.acceptance.traffic.Profile")), min_size=1, max_size=3, unique_by=lambda p: (p["k"], p["verification"])),
-)  # fmt: skip
+    "twin.acceptance.traffic.TrafficClass",
+    name=NAMES,
+    stream_sd=sourced(st.floats(0, 0.5)),
+    profile=st.lists(
+        st.deferred(lambda: raw("twin.acceptance.traffic.Profile")),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda p: (p["k"], p["verification"]),
+    ),
+)
 
 # --- receipts and calibrations ----------------------------------------------------------------------------------------
 
 _CELL_UNITS = {
-    "step_time": "ms", "stage_time": "ms", "ttft": "ms", "tok_s_per_stream": "tok/s", "tok_s_aggregate": "tok/s",
-    "prefill_tok_s": "tok/s", "tokens_per_step": "tokens", "step_time_ratio": "ratio", "tok_s_ratio": "ratio",
-}  # fmt: skip
+    "step_time": "ms",
+    "stage_time": "ms",
+    "ttft": "ms",
+    "tok_s_per_stream": "tok/s",
+    "tok_s_aggregate": "tok/s",
+    "prefill_tok_s": "tok/s",
+    "tokens_per_step": "tokens",
+    "step_time_ratio": "ratio",
+    "tok_s_ratio": "ratio",
+}
 _CELL_TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=12)
 _CELL_FLOAT = st.floats(1e-3, 1e6).map(lambda x: float(f"{x:.10g}"))
 
@@ -330,32 +258,59 @@ _CELL_FLOAT = st.floats(1e-3, 1e6).map(lambda x: float(f"{x:.10g}"))
 def _receipt() -> Raw:
     def make(drawn: tuple[str, str]) -> Raw:
         quantity_name, use = drawn
-        texts = {n: _CELL_TEXT for n in ("id", "source", "lane", "traffic", "date", "checkpoint", "engine", "workload", "stage", "notes", "reason")}
+        texts = {
+            n: _CELL_TEXT
+            for n in (
+                "id",
+                "source",
+                "lane",
+                "traffic",
+                "date",
+                "checkpoint",
+                "engine",
+                "workload",
+                "stage",
+                "notes",
+                "reason",
+            )
+        }
         ratio = {"versus_lane": _CELL_TEXT, "versus_k": st.integers(0, 64)} if quantity_name.endswith("_ratio") else {}
         return fields(
             "twin.fitting.receipts.Receipt",
-            **texts | ratio, quantity=st.just(quantity_name), unit=st.just(_CELL_UNITS[quantity_name]), value=_CELL_FLOAT, use=st.just(use),
-            noise=st.floats(0.01, 1).map(lambda x: float(f"{x:.10g}")), tokens_per_step=st.floats(1, 65).map(lambda x: float(f"{x:.10g}")),
-        )  # fmt: skip
+            **texts | ratio,
+            quantity=st.just(quantity_name),
+            unit=st.just(_CELL_UNITS[quantity_name]),
+            value=_CELL_FLOAT,
+            use=st.just(use),
+            noise=st.floats(0.01, 1).map(lambda x: float(f"{x:.10g}")),
+            tokens_per_step=st.floats(1, 65).map(lambda x: float(f"{x:.10g}")),
+        )
 
-    return st.tuples(st.sampled_from(sorted(_CELL_UNITS)), st.sampled_from(["fit", "validate", "exclude"])).flatmap(make)
+    return st.tuples(st.sampled_from(sorted(_CELL_UNITS)), st.sampled_from(["fit", "validate", "exclude"])).flatmap(
+        make
+    )
 
 
 register("twin.fitting.calibration.FittedParameter")
 _PAIR = st.tuples(st.integers(0, 9), st.integers(10, 99))
-register("twin.fitting.calibration.CalibratedRange", k=_PAIR, concurrency=_PAIR, tokens_in_flight=_PAIR, context_tokens=_PAIR)
+register(
+    "twin.fitting.calibration.CalibratedRange", k=_PAIR, concurrency=_PAIR, tokens_in_flight=_PAIR, context_tokens=_PAIR
+)
 
 
 @strategy("twin.fitting.calibration.Calibration")
 def _calibration() -> Raw:
     def make(size: int) -> Raw:
-        parameter = fields("twin.fitting.calibration.FittedParameter", log_factor=st.floats(-1, 1), log_sd=st.floats(0, 1))
+        parameter = fields(
+            "twin.fitting.calibration.FittedParameter", log_factor=st.floats(-1, 1), log_sd=st.floats(0, 1)
+        )
         matrix = [[0.01 if i == j else 0.0 for j in range(size)] for i in range(size)]
         return fields(
             "twin.fitting.calibration.Calibration",
-            schema_version=st.just(1), covariance=st.just(matrix),
+            schema_version=st.just(1),
+            covariance=st.just(matrix),
             parameters=st.lists(parameter, min_size=size, max_size=size, unique_by=lambda p: p["key"]),
-        )  # fmt: skip
+        )
 
     return st.integers(0, 3).flatmap(make)
 
@@ -389,7 +344,9 @@ register("twin.planning.study.TrafficShare")
 def _arrivals() -> Raw:
     name = "twin.planning.study.Arrivals"
     rates = st.floats(0.01, 100)
-    open_loop = fields(name, kind=st.sampled_from(["poisson", "gamma"]), rate=rates, ramp_to=rates, ramp_over=st.just("10 min"))
+    open_loop = fields(
+        name, kind=st.sampled_from(["poisson", "gamma"]), rate=rates, ramp_to=rates, ramp_over=st.just("10 min")
+    )
     return open_loop | fields(name, kind=st.just("closed"), users=st.integers(1, 99), ramp_to=None, ramp_over=None)
 
 
@@ -397,5 +354,7 @@ register("twin.planning.study.Extent")
 register("twin.planning.study.Option", schedule=None)
 register(
     "twin.planning.study.Study",
-    options=st.lists(st.deferred(lambda: raw("twin.planning.study.Option")), min_size=1, max_size=2, unique_by=lambda o: o["name"]),
-)  # fmt: skip
+    options=st.lists(
+        st.deferred(lambda: raw("twin.planning.study.Option")), min_size=1, max_size=2, unique_by=lambda o: o["name"]
+    ),
+)

@@ -77,7 +77,9 @@ def test_a_model_cannot_be_changed(name: str, data: st.DataObject) -> None:
 def test_a_model_refuses_numbers_without_end(name: str, data: st.DataObject, number: float) -> None:
     raw = data.draw(strategies.raw(name))
     floats = sorted(key for key, value in raw.items() if isinstance(value, float))
-    written = sorted(key for key, value in raw.items() if isinstance(value, dict) and "kind" in value and "source" in value)
+    written = sorted(
+        key for key, value in raw.items() if isinstance(value, dict) and "kind" in value and "source" in value
+    )
     for key in floats:
         with pytest.raises(ValidationError):
             strategies.model(name).model_validate(raw | {key: number})

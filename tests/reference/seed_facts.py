@@ -42,9 +42,14 @@ def span(fact: str) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def cell(
-    lane: str, k: int | None, *, streams: int = 1, traffic: str = "codegen-padded", context: int = 2048,
+    lane: str,
+    k: int | None,
+    *,
+    streams: int = 1,
+    traffic: str = "codegen-padded",
+    context: int = 2048,
     verification: str | None = None,
-) -> Cell:  # fmt: skip
+) -> Cell:
     """One cell as a user is answered; k = None is the lane's own policy."""
     answer = twin.predict(
         lane, k=k, concurrency=(streams,), traffic=traffic, context_tokens=context, verification=verification

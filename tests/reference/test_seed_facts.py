@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from pytest import approx
-
 from seed_facts import HELD, ROWS, cell, holds, span, value
+
 from twin.acceptance.model import resolve_acceptance
 from twin.acceptance.traffic import load_traffic
 from twin.lane.capacity import kv_tokens
@@ -24,13 +26,17 @@ TP4 = {"lane": "tp4", "k": 7, "verification": "block"}
 @pytest.mark.parametrize(
     ("fact", "lane", "context", "tolerance"),
     [
-        ("seed-01", K5, 2048, 0.03), ("seed-02", K5, 16384, 0.03), ("seed-03", K5, 65536, 0.03),
+        ("seed-01", K5, 2048, 0.03),
+        ("seed-02", K5, 16384, 0.03),
+        ("seed-03", K5, 65536, 0.03),
         ("seed-06", K9, 2048, 0.03),
         # 489 at 64K was measured at 6.05 tokens per step, 468 at 2K at 5.70: the class has one acceptance in between.
         ("seed-07", K9, 65536, 0.05),
-        ("seed-32", TP4, 2048, 0.03), ("seed-33", TP4, 16384, 0.03), ("seed-34", TP4, 65536, 0.03),
+        ("seed-32", TP4, 2048, 0.03),
+        ("seed-33", TP4, 16384, 0.03),
+        ("seed-34", TP4, 65536, 0.03),
     ],
-)  # fmt: skip
+)
 def test_tokens_a_second_of_one_stream(fact: str, lane: dict, context: int, tolerance: float) -> None:
     assert cell(**lane, context=context).tok_s_per_stream.mean == approx(value(fact), rel=tolerance)
 
@@ -61,13 +67,17 @@ def test_mixed_traffic_of_one_stream() -> None:
 @pytest.mark.parametrize(
     ("fact", "lane", "traffic", "streams"),
     [
-        ("seed-04", K5, "codegen-padded", 1), ("seed-10", K5, "mixed", 1),
+        ("seed-04", K5, "codegen-padded", 1),
+        ("seed-10", K5, "mixed", 1),
         ("seed-13", K5 | {"k": 3}, "codegen-padded", 8),
-        ("seed-14", K5, "prose", 1), ("seed-15", K5, "code", 1),
-        ("seed-16", K9, "prose", 1), ("seed-17", K9, "code", 1),
-        ("seed-18", K5, "pooled", 1), ("seed-19", K5 | {"verification": "block"}, "pooled", 1),
+        ("seed-14", K5, "prose", 1),
+        ("seed-15", K5, "code", 1),
+        ("seed-16", K9, "prose", 1),
+        ("seed-17", K9, "code", 1),
+        ("seed-18", K5, "pooled", 1),
+        ("seed-19", K5 | {"verification": "block"}, "pooled", 1),
     ],
-)  # fmt: skip
+)
 def test_tokens_per_step(fact: str, lane: dict, traffic: str, streams: int) -> None:
     # An acceptance that was measured is returned as measured; 1 % for what was rounded to two digits.
     assert cell(**lane, traffic=traffic, streams=streams).tokens_per_step.mean == approx(value(fact), rel=0.01)
@@ -99,7 +109,7 @@ def test_first_position_of_prose(fact: str, k: int, rule: str) -> None:
 @pytest.mark.parametrize("traffic", ["prose", "code"])
 def test_conditional_acceptance_of_the_long_block(traffic: str) -> None:
     s = [1.0, *survival(traffic, 9, "block")]
-    conditional = [after / before for before, after in zip(s, s[1:], strict=False)]
+    conditional = [after / before for before, after in pairwise(s)]
     # A range over all classes, which is not one class's to fill: 0.02 beyond its ends.
     for fact, positions in (("seed-24", conditional[:5]), ("seed-25", conditional[6:])):
         low, high = span(fact)
@@ -194,9 +204,9 @@ def test_union_of_one_stream(tokens: int, unique: float) -> None:
 @holds("seed-26", "seed-27")
 @pytest.mark.parametrize(("fact", "k"), [("seed-26", 5), ("seed-27", 7)])
 def test_union_of_a_verify_batch(fact: str, k: int) -> None:
-    # "About 22" at k = 5, and about 27, which the measured table has at 8 tokens (k = 7); both without a workload. Where
-    # most of the batch is kept they hold to 4 %; where most of it is rejected the fit lets rejected rows touch fewer
-    # experts, and the figure has to lie in the interval.
+    # "About 22" at k = 5, and about 27, which the measured table has at 8 tokens (k = 7); both without a workload.
+    # Where most of the batch is kept they hold to 4 %; where most of it is rejected the fit lets rejected rows touch
+    # fewer experts, and the figure has to lie in the interval.
     for traffic in ("codegen-padded", "code"):
         unique = cell("sidecar", k, traffic=traffic, verification="token").unique_experts_per_layer
         assert unique.mean == approx(value(fact), rel=0.04)
