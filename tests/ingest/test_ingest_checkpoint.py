@@ -1,4 +1,4 @@
-"""Checkpoints from config.json: parameter totals against published ones, bytes against known ones, `twin check` agrees."""
+"""Checkpoints from config.json: parameter totals against published ones, bytes against known ones."""
 
 from __future__ import annotations
 

@@ -189,10 +189,19 @@ def test_init_writes_a_commented_file_that_the_check_accepts(tmp_path: Path) -> 
 
 
 def test_init_from_flags_alone(tmp_path: Path) -> None:
-    flags = (
-        "--checkpoint", "deepseek-v4.1-flash", "--engine", "fused-decoder-tp4", "--primary", "rtx-pro-6000-max-q", "--tensor-parallel", "4",
-        "--peer-link", "pcie5-x16-p2p", "--kv-memory", "10 GiB", "--k", "5", "--verification", "block", "--traffic", "mixed", "--engram-on", "nvme",
-    )  # fmt: skip
+    parts = {
+        "checkpoint": "deepseek-v4.1-flash",
+        "engine": "fused-decoder-tp4",
+        "primary": "rtx-pro-6000-max-q",
+        "tensor-parallel": "4",
+        "peer-link": "pcie5-x16-p2p",
+        "kv-memory": "10 GiB",
+        "k": "5",
+        "verification": "block",
+        "traffic": "mixed",
+        "engram-on": "nvme",
+    }
+    flags = [text for flag, value in parts.items() for text in (f"--{flag}", value)]
     assert run("init", "mine", *flags, "--directory", tmp_path).exit_code == 0
     assert load_lane("mine", (tmp_path, *catalogue_roots())).ranks == 4
 

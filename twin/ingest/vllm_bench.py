@@ -51,7 +51,7 @@ _READ = words("""
 _PER_REQUEST = frozenset(("input_lens", "output_lens", "ttfts", "start_times", "latencies", "queue_times"))
 _TEXTS = frozenset(("generated_texts", "errors", "rps_change_events"))
 #: chunk intervals kept for the steady part, 8 bytes each
-MAX_INTERVALS = 20_000_000
+MAX_INTERVALS = 16_000_000
 
 
 def score(head: Head) -> float:
