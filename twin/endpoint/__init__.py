@@ -1,0 +1,1 @@
+"""The lane as an OpenAI-compatible endpoint: the serving simulation's scheduler, driven by the clock on the wall."""
