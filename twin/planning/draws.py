@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -114,3 +114,9 @@ class Draws:
         experts, durations = _resolve(lane, traffic, values, batch, self.noise(routing_shape(lane).layers))
         graph = build_step_graph(lane, request.k)
         return Sampled(request.k, request.concurrency, graph, durations, self.kept(accepted, traffic.name), experts)
+
+
+@lru_cache(maxsize=32)
+def sample(resolved: Resolved, seed: int, samples: int) -> Sampled:
+    """`Draws(seed, samples).sample(resolved)`, kept for the questions that follow about the same setting."""
+    return Draws(seed, samples).sample(resolved)

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from math import factorial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from twin.planning.draws import Draws, Sampled
+from twin.planning.draws import Sampled, sample
 from twin.planning.scenario import Resolved
 from twin.step.fast import step_times
 from twin.step.graph import MECHANISMS
@@ -109,29 +110,31 @@ class Explanation:
         return {"schema_version": 1, "command": "explain"} | asdict(self) | {"warnings": list(self.warnings)}
 
 
-def shapley(values: Sequence[Array], players: int) -> list[Array]:
-    """Shapley values of a game: `values[mask]` is v of the players whose bits are set, arrays of one shape.
+def shapley(values: Sequence[Array], players: int) -> Array:
+    """Shapley values `(players, samples)`; `values[mask]` is v, `(samples,)`, of the players whose bits are set.
 
     phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! (v(S + i) - v(S)); they add up to v(all) - v(none).
     """
     if len(values) != 1 << players:
         raise ValueError(f"a game of {players} players has {1 << players} values, got {len(values)}")
-    weight = [factorial(size) * factorial(players - size - 1) / factorial(players) for size in range(players)]
-    found = []
-    for player in range(players):
-        bit = 1 << player
-        total = np.zeros_like(values[0])
-        for mask, value in enumerate(values):
-            if not mask & bit:
-                total += weight[mask.bit_count()] * (values[mask | bit] - value)
-        found.append(total)
+    phi: Array = _weights(players) @ np.stack(values)
+    return phi
+
+
+@lru_cache(maxsize=16)
+def _weights(players: int) -> Array:
+    """What v of every set counts for every player, `(players, 2^players)`: as S + i where i is in it, else as S."""
+    size = np.array([mask.bit_count() for mask in range(1 << players)])
+    inside = np.array([[mask >> i & 1 for mask in range(1 << players)] for i in range(players)], dtype=bool)
+    orders = [factorial(s) * factorial(players - s - 1) / factorial(players) for s in range(players)]
+    weight = np.array([*orders, 0.0])
+    found: Array = np.where(inside, weight[size - 1], -weight[size]).reshape(players, 1 << players)
     return found
 
 
 def explain(a: Resolved, b: Resolved, *, seed: int = 0, samples: int = 1000) -> Explanation:
     """Take the ratio of tok/s of `b` over `a` apart. Raises what the policy of either side raises."""
-    draws = Draws(seed, samples)
-    one, other = draws.sample(a), draws.sample(b)
+    one, other = sample(a, seed, samples), sample(b, seed, samples)
     same = one.graph is other.graph
     players, mixed = (_switch_durations if same else _switch_times)(one, other)
     logs = dict(zip(players, shapley([-np.log(step) for step in mixed], len(players)), strict=True))
@@ -141,7 +144,7 @@ def explain(a: Resolved, b: Resolved, *, seed: int = 0, samples: int = 1000) -> 
     kept = np.log(other.kept / one.kept)
     steps = np.log(one.times.step_s / other.times.step_s)
     streams = np.full(samples, np.log(other.streams / one.streams))
-    warnings = [*a.cell().warnings, *b.cell().warnings]
+    warnings = [*a.cell.warnings, *b.cell.warnings]
     return Explanation(
         a=_side(a, one),
         b=_side(b, other),
@@ -165,12 +168,11 @@ def _switch_times(a: Sampled, b: Sampled) -> tuple[list[str], list[Array]]:
     """Mechanisms that differ, and the mixed step in seconds for every set of them, by time on the primary device."""
     one, other = a.times.mechanism_s, b.times.mechanism_s
     players = [name for name in MECHANISMS if np.any(one[name] != other[name])]
-    rest = np.asarray(sum((one[name] for name in MECHANISMS if name not in players), np.zeros_like(a.kept)))
-
-    def mixed(mask: int) -> Array:
-        return rest + sum((other if mask >> i & 1 else one)[name] for i, name in enumerate(players))
-
-    return players, [mixed(mask) for mask in range(1 << len(players))]
+    steps = [np.sum([one[name] for name in MECHANISMS], axis=0)]
+    for mask in range(1, 1 << len(players)):
+        name = players[mask.bit_length() - 1]
+        steps.append(steps[mask ^ (1 << mask.bit_length() - 1)] + (other[name] - one[name]))
+    return players, steps
 
 
 def _switch_durations(a: Sampled, b: Sampled) -> tuple[list[str], list[Array]]:

@@ -207,7 +207,7 @@ def _sidecar(lane: Lane) -> Iterator[Lever]:
     yield Lever(
         "second sidecar" if count == 1 else "one more sidecar",
         Change(f"{count + 1:g} share the cold experts", (f"placement.sidecars={count + 1:g}",)),
-        Change("any number", ("placement.sidecars=1000000",)),
+        Change("any number", ("placement.sidecars=1000",)),
         price,
     )
 

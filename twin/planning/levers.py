@@ -150,7 +150,7 @@ def levers(resolved: Resolved, *, seed: int = 0, samples: int = 500) -> Levers:
         pairs=tuple(pairs),
         roofline=roofline(resolved, seed=seed, samples=samples),
         seed=seed,
-        warnings=resolved.cell().warnings,
+        warnings=resolved.cell.warnings,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from twin.planning.draws import Draws
+from twin.planning.draws import Draws, sample
 from twin.planning.predict import Interval
 from twin.planning.scenario import Resolved
 from twin.step.batch import Batch
@@ -53,7 +53,7 @@ def roofline(resolved: Resolved, *, seed: int = 0, samples: int = 1000) -> Roofl
     """The bandwidth ceiling of one setting, beside what it reaches."""
     lane, request = resolved.lane, resolved.request
     draws = Draws(seed, samples)
-    sampled = draws.sample(resolved)
+    sampled = sample(resolved, seed, samples)
     base = coefficients(lane)
     factors = draws.factors(lane, resolved.predictor.calibration)
     values = Values(base, factors)
@@ -77,8 +77,11 @@ def roofline(resolved: Resolved, *, seed: int = 0, samples: int = 1000) -> Roofl
         sidecars = lane.placement.sidecars.value if lane.placement.sidecars else float(lane.ranks)
         bandwidth["sidecar"] = values["sidecar.read_bandwidth"] * sidecars
         sizes.append(("cold experts", "sidecar", cold_bytes))
-    elif lane.cold_experts and "host_link.bandwidth" in values:
-        bandwidth["host"] = values["host_link.bandwidth"] * lane.ranks
+    elif lane.cold_experts and lane.placement.cold_on == "host":
+        # Cold experts are read over the link, or computed where they lie: the faster of the two bounds both.
+        ways = [values["host_link.bandwidth"] * lane.ranks] if "host_link.bandwidth" in values else []
+        ways += [lane.devices["host"].read_bandwidth.value] if "host" in lane.devices else []
+        bandwidth["host"] = np.maximum.reduce([way * np.ones(samples) for way in ways])
         sizes.append(("cold experts", "host", cold_bytes))
     by_place = {place: np.zeros(samples) for place in bandwidth}
     reads = []

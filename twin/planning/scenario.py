@@ -11,6 +11,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ from twin.lane.catalogue import build, load_lane, read_toml
 from twin.lane.lane import Lane
 from twin.lane.override import override
 from twin.lane.sourced import Strict
-from twin.planning.predict import Cell, CellRequest, Predictor, make_predictor
+from twin.planning.predict import Cell, CellRequest, Prediction, Predictor, make_predictor
 from twin.planning.requests import cell_requests
 
 Text = Annotated[str, StringConstraints(max_length=200)]
@@ -186,7 +187,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Resolved:
     """A setting with its lane, calibration and traffic looked up and checked: ready to be predicted."""
 
@@ -195,9 +196,15 @@ class Resolved:
     predictor: Predictor
     request: CellRequest
 
+    @cached_property
+    def prediction(self) -> Prediction:
+        """What `twin predict` answers for this cell."""
+        return self.predictor.predict([self.request])
+
+    @property
     def cell(self) -> Cell:
-        """The cell as `twin predict` gives it."""
-        return self.predictor.cell(self.request)
+        """The one cell of `prediction`."""
+        return self.prediction.cells[0]
 
     def others(self, *, k: int | None = None, concurrency: int | None = None) -> Cell:
         """The cell of the same setting at another k or number of streams."""

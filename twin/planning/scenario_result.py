@@ -58,7 +58,7 @@ def run_scenario(
     if scenario.receipts:
         receipts = [r for r in read_all(receipt_files(roots)) if r.lane in lanes]
         rows = residuals(receipts, roots)
-    cells = tuple(one.cell() for one in resolved)
+    cells = tuple(one.cell for one in resolved)
     return ScenarioResult(scenario, resolved, cells, tuple(curves), explanation, tuple(rows))
 
 

@@ -185,7 +185,7 @@ def _sources(result: ScenarioResult) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in _versions().items())
     facts = [f"{versions}; seed {result.scenario.seed}."]
     for one in result.resolved:
-        made = one.predictor.predict([one.request])
+        made = one.prediction
         c = made.calibration
         facts.append(
             f"{one.setting.title}: lane sha256 {made.lane_sha256[:16]}, calibration {c['name']!r} "
