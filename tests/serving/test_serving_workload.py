@@ -42,7 +42,10 @@ def test_a_ramp_to_zero_ends() -> None:
     )
 
 
-@given(st.lists(st.tuples(st.floats(0.1, 10), st.sampled_from([0.0, 0.1, 2.5, 50.0])), min_size=1, max_size=5), st.floats(0, 200))
+@given(
+    st.lists(st.tuples(st.floats(0.1, 10), st.sampled_from([0.0, 0.1, 2.5, 50.0])), min_size=1, max_size=5),
+    st.floats(0, 200),
+)
 def test_time_of_inverts_the_integral(steps: list[tuple[float, float]], expected: float) -> None:
     points, time_s = [], 0.0
     for gap, rate in steps:

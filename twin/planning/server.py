@@ -27,10 +27,10 @@ from twin.routing.batch import RoutingNoise
 from twin.serving.arrivals import Rate, arrival_times
 from twin.serving.config import Deployment, Limits
 from twin.serving.draws import DrawSource
-from twin.serving.lane import k_for_streams, lane_deployment, lane_draws, lane_limits, lane_step_time
+from twin.serving.lane import LaneProfiles, k_for_streams, lane_deployment, lane_limits, lane_profiles, lane_step_time
 from twin.serving.request import Request
 from twin.serving.result import Slo
-from twin.serving.simulate import Progress, Run, simulate
+from twin.serving.simulate import Progress, Run, Stop, simulate
 from twin.serving.steptime import NoisyStepTime, StepTime, TableStepTime
 from twin.serving.trace import Trace, replay
 from twin.serving.trace_formats import open_trace
@@ -55,6 +55,7 @@ class Server:
     deployment: Deployment
     k_by_streams: tuple[int, ...]
     table: TableStepTime
+    profiles: LaneProfiles
     relative_sd: float
     warnings: tuple[str, ...] = field(default=())
 
@@ -74,7 +75,7 @@ class Server:
 
     def draws(self, seed: int) -> DrawSource:
         """Fresh acceptance draws."""
-        return lane_draws([p.traffic for p in self.predictors], self.acceptance, self.k_by_streams, seed)
+        return self.profiles.draws(seed)
 
 
 def make_server(option: Option, shares: Sequence[TrafficShare], roots: Sequence[Path], *, seed: int = 0) -> Server:
@@ -109,7 +110,8 @@ def make_server(option: Option, shares: Sequence[TrafficShare], roots: Sequence[
     accepted = [acceptance(p.traffic, k) for p in predictors for k in sorted(set(ks))]
     return Server(
         option, lane, predictors, tuple(shares), schedule, rule, deployment, tuple(ks), table,
-        _relative_sd(predictors[0], accepted), tuple(dict.fromkeys(w for a in accepted for w in a.warnings)),
+        lane_profiles([p.traffic for p in predictors], acceptance, ks), _relative_sd(predictors[0], accepted),
+        tuple(dict.fromkeys(w for a in accepted for w in a.warnings)),
     )  # fmt: skip
 
 
@@ -156,12 +158,14 @@ def _source(share: TrafficShare, traffic: TrafficClass) -> Source:
 
 def serve(
     server: Server, arrivals: Arrivals, extent: Extent, *, seed: int = 0, slo: Slo | None = None,
-    progress: Progress | None = None, speed: float = 1.0, replicas: int | None = None, rate: float | None = None,
+    progress: Progress | None = None, speed: float = 1.0, replicas: int | None = None,
+    stop: Stop | None = None,
 ) -> Run:  # fmt: skip
     """Simulate a server under a workload.
 
-    `rate` replaces the arrivals' rate: with the same seed the same requests come, closer together or further apart.
-    `speed` divides every step time. Raises TrafficError when nothing says when the run ends.
+    With the same seed the same requests come, at a higher rate only closer together. `speed` divides every step time;
+    `stop` ends the run early.
+    Raises TrafficError when nothing says when the run ends.
     """
     deployment = server.deployment if replicas is None else server.deployment.model_copy(update={"replicas": replicas})
     draws = server.draws(seed)
@@ -174,7 +178,7 @@ def serve(
         server.sources(), seed, draws=draws, prefix_block_tokens=limits.prefix_block_tokens,
         max_context_tokens=limits.max_context_tokens,
     )  # fmt: skip
-    workload = _workload(arrivals, extent, maker, trace, limits, seed, rate)
+    workload = _workload(arrivals, extent, maker, trace, limits, seed)
     step_time: StepTime = server.table if speed == 1.0 else NoisyStepTime(server.table, repeat(1.0 / speed))
     # Open arrivals stop at the duration and the server drains; a closed loop is cut off there.
     until_s = math.inf
@@ -183,15 +187,14 @@ def serve(
     warmup_s = extent.warmup if extent.warmup is not None else (0.0 if trace is not None else None)
     return simulate(
         deployment, step_time, server.k_by_streams, draws, workload, until_s=until_s, warmup_s=warmup_s, slo=slo,
-        seed=seed, class_names=[s.name for s in server.shares], progress=progress,
+        seed=seed, class_names=[s.name for s in server.shares], progress=progress, stop=stop,
         notices=(lambda: [*server.warnings, *trace.notices()]) if trace is not None else (lambda: server.warnings),
     )  # fmt: skip
 
 
 def _workload(
-    arrivals: Arrivals, extent: Extent, maker: RequestMaker, trace: Trace | None, limits: Limits, seed: int,
-    rate: float | None,
-) -> Iterator[Request] | ClosedLoop:  # fmt: skip
+    arrivals: Arrivals, extent: Extent, maker: RequestMaker, trace: Trace | None, limits: Limits, seed: int
+) -> Iterator[Request] | ClosedLoop:
     until_s = extent.duration if extent.duration is not None else math.inf
     if trace is not None:
         rows = replay(
@@ -207,9 +210,9 @@ def _workload(
             turns=arrivals.turns, limit=extent.requests, start_over_s=arrivals.start_over, seed=seed,
             prefix_block_tokens=limits.prefix_block_tokens, max_context_tokens=limits.max_context_tokens,
         )  # fmt: skip
-    per_s = rate if rate is not None else arrivals.rate or 1.0
+    per_s = arrivals.rate or 1.0
     over_time = Rate.constant(per_s)
-    if arrivals.ramp_to is not None and arrivals.ramp_over is not None and rate is None:
+    if arrivals.ramp_to is not None and arrivals.ramp_over is not None:
         over_time = Rate.ramp(per_s, arrivals.ramp_to, arrivals.ramp_over)
     cv = arrivals.cv if arrivals.kind == "gamma" else 1.0
     times = arrival_times(over_time, np.random.default_rng([seed, 19]), cv=cv)

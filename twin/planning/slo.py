@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twin.errors import PolicyError, nearest
+from twin.serving.request import FINISHED, Request
 from twin.serving.result import ServingResult, Slo
 from twin.units import parse_quantity
 
 METRICS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL": "itl_s", "E2E": "e2e_s", "QUEUE": "queue_s"}
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
-_CLAUSE = re.compile(r"^\s*([A-Za-z0-9]+)\s+([A-Za-z0-9]+)\s*(?:<=?\s*)?(.+?)\s*$")
+_CLAUSE = re.compile(r"^\s*(\w+)\s+(\w+?)(?:\s*<=?\s*|\s+)(\S.*?)\s*$")
 _HOW = 'for example "p95 TTFT 2 s, p99 TPOT 25 ms"'
 
 
@@ -65,6 +66,41 @@ def per_request(clauses: Sequence[Clause]) -> Slo:
         return min((c.limit_s for c in clauses if c.metric == metric), default=None)
 
     return Slo(ttft_s=tightest("TTFT"), tpot_s=tightest("TPOT"), e2e_s=tightest("E2E"))
+
+
+class Watch:
+    """Stops a run of `requests` requests as soon as it cannot keep a promise: too many are already beyond the limit.
+
+    Half as many again as the quantile allows, and three, are let pass, because a warm-up will be left out.
+    """
+
+    def __init__(self, clauses: Sequence[Clause], requests: int) -> None:
+        self.broken: Clause | None = None
+        self._left = [
+            (c, [round(1.5 * requests * (100 - int(c.statistic[1:])) / 100) + 3])
+            for c in clauses
+            if c.statistic.startswith("p") and c.metric in ("TTFT", "TPOT", "E2E")
+        ]
+
+    def __call__(self, request: Request) -> bool:
+        """Count an ended request; True when the run may stop."""
+        if request.status != FINISHED:
+            return False
+        for clause, left in self._left:
+            if _latency_s(request, clause.metric) > clause.limit_s:
+                left[0] -= 1
+                if left[0] < 0:
+                    self.broken = clause
+                    return True
+        return False
+
+
+def _latency_s(request: Request, metric: str) -> float:
+    if metric == "TTFT":
+        return request.first_token_s - request.arrival_s
+    if metric == "E2E":
+        return request.finish_s - request.arrival_s
+    return (request.last_token_s - request.first_token_s) / max(request.output_tokens - 1, 1)
 
 
 def broken(clauses: Sequence[Clause], result: ServingResult) -> list[str]:

@@ -1,10 +1,15 @@
-"""A serving result for people: a table of latencies and a few sentences."""
+"""Serving results and plans for people: tables and a few sentences."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from twin.report.terminal import console, number, print_table
 from twin.serving.result import ServingResult
 from twin.serving.stats import Summary
+
+if TYPE_CHECKING:
+    from twin.planning.plan import Plan, PlannedOption
 
 _ROWS = (
     ("TTFT", "ttft_s"),
@@ -61,3 +66,63 @@ def print_result(result: ServingResult, title: str) -> None:
     )
     for warning in result.warnings:
         out.print(f"[yellow]warning:[/yellow] {warning}")
+
+
+def print_plan(plan: Plan) -> None:
+    """The ranking, then tok/s per user against tok/s per box, then warnings."""
+    out = console()
+    out.print("[bold]" + ", ".join(c.text() for c in plan.slo) + "[/bold]")
+    rows = [[str(i), *_option_cells(option)] for i, option in enumerate(plan.options, start=1)]
+    unit = plan.options[0].capacity.unit if plan.options else "load"
+    header = ["", "option", f"largest {unit}", "tok/s", "limited by", "USD", "W", "USD / M tokens"]
+    if plan.target is not None:
+        header.append(f"replicas for {plan.target:g}")
+        rows = [[*row, _count(o.replicas)] for row, o in zip(rows, plan.options, strict=True)]
+    print_table("", header, rows, left=(1, 4), out=out)
+    points = [p for o in plan.options for p in o.pareto]
+    if points:
+        table = [
+            [
+                p.option,
+                str(p.users),
+                number(p.tok_s_per_user),
+                number(p.tok_s_per_box),
+                number(p.ttft_s * 1e3),
+                "*" * p.front,
+            ]
+            for p in points
+        ]
+        print_table(
+            "tok/s per user and per box (* nobody is better in both)",
+            ["option", "users", "per user", "per box", "TTFT ms", ""],
+            table,
+            left=(0,),
+            out=out,
+        )
+    out.print(
+        "[dim]± is a 95 % interval over replications: arrivals, lengths, acceptance, the lane's own uncertainty.[/dim]"
+    )
+    if plan.interrupted:
+        out.print("[yellow]interrupted:[/yellow] the options above are done, the others are not.")
+    for option in plan.options:
+        for warning in option.warnings:
+            out.print(f"[yellow]warning:[/yellow] {option.name}: {warning}")
+
+
+def _option_cells(option: PlannedOption) -> list[str]:
+    found, cost = option.capacity, option.cost
+    interval = f" ± {number(found.half_width)}" if found.half_width is not None else ""
+    load = f"{number(found.load)}{interval}" if found.load > 0 else "none"
+    tok_s = number(found.at_load.output_tok_s, 4) if found.at_load is not None else ""
+    return [
+        option.name, load, tok_s, ", ".join(found.limited_by[:2]), _money(cost.purchase_usd), _money(cost.power_w),
+        "" if cost.usd_per_million_tokens is None else number(cost.usd_per_million_tokens),
+    ]  # fmt: skip
+
+
+def _money(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _count(value: int | None) -> str:
+    return "none" if value is None else str(value)

@@ -26,6 +26,8 @@ from twin.serving.stats import (
 )
 
 Columns = dict[str, Array]
+#: below so many requests the warm-up is taken to be a tenth of them: too few to find its end
+MSER_LEAST = 250
 Mask = NDArray[np.bool_]
 
 
@@ -44,7 +46,7 @@ def analyse(
     last_arrival_s = float(columns["arrival_s"].max()) if n else 0.0
     start_s = _warmup(columns, warmup_s, end_s, warnings)
     # A run that drains has a tail without arrivals; it belongs to the latencies but not to the rates.
-    stop_s = last_arrival_s if open_loop and last_arrival_s > start_s else end_s
+    stop_s = last_arrival_s if not counts.unfinished and last_arrival_s > start_s else end_s
     inside = columns["arrival_s"] >= start_s
     good = inside & (status == FINISHED)
     finished_s = columns["finish_s"][status == FINISHED]
@@ -74,8 +76,8 @@ def analyse(
         finished_per_s=float(((finished_s > start_s) & (finished_s <= stop_s)).sum()) / span_s,
         output_tok_s=output_tok_s, output_tok_s_ci95=ci95, prompt_tok_s=levels["prompt_tokens"],
         goodput=_goodput(columns, inside, slo, span_s), steps=collector.steps,
-        utilisation=levels["busy"] / len(replicas), streams=levels["decoding"], in_prefill=levels["prefilling"],
-        waiting=levels["waiting"], kv_mean=levels["kv_tokens"] / capacity,
+        utilisation=min(levels["busy"] / len(replicas), 1.0), streams=levels["decoding"],
+        in_prefill=levels["prefilling"], waiting=levels["waiting"], kv_mean=levels["kv_tokens"] / capacity,
         kv_peak=collector.timeline.kv_peak_tokens / max(r.scheduler.kv.capacity_tokens for r in replicas),
         preemptions=sum(r.scheduler.preemptions for r in replicas), cache=_cache(cluster),
         little=_little(collector, columns, end_s), steady=steady, interrupted=interrupted, warnings=tuple(warnings),
@@ -92,10 +94,12 @@ def _warmup(columns: Columns, warmup_s: float | None, end_s: float, warnings: li
         return warmup_s
     if not len(columns["arrival_s"]):
         return 0.0
-    dropped = mser5(columns["e2e_s"])
+    # Lengths are spread over decades, so the rule looks at the logarithm of the time in system.
+    n = len(columns["arrival_s"])
+    dropped = mser5(np.log(np.maximum(columns["e2e_s"], 1e-9))) if n >= MSER_LEAST else n // 10
     if dropped is None:
         warnings.append("no end of the warm-up was found (MSER-5); the first half was left out. Simulate longer.")
-        dropped = len(columns["arrival_s"]) // 2
+        dropped = n // 2
     return float(columns["arrival_s"][dropped]) if dropped else 0.0
 
 

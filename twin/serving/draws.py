@@ -54,8 +54,7 @@ class ProfileDraw:
 
 
 class DrawSource:
-    """Turns the acceptance of each class into iterators, one stream of random numbers for every (class, profile,
-    k)."""
+    """Turns the acceptance of each class into iterators; every (class, profile, k) has random numbers of its own."""
 
     def __init__(
         self,

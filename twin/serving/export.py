@@ -6,8 +6,10 @@ A file is written whole or not at all.
 from __future__ import annotations
 
 import csv
+import importlib
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +38,18 @@ def write_trace(run: Run, path: Path, name: str, *, force: bool = False) -> None
 
 def write_plot(run: Run, path: Path, title: str, *, force: bool = False) -> None:
     """The timeline as a picture. Raises TwinError."""
-    if path.suffix not in PLOTS:
-        raise TwinError(f"{path}: a plot is written as {', '.join(PLOTS)}; got {path.suffix or 'no suffix'!r}.")
     replicas = [*run.cluster.replicas, *run.cluster.prefillers]
     capacity = sum(r.scheduler.kv.capacity_tokens for r in replicas)
     timeline = run.collector.timeline
-    _write(path, lambda target: plot_timeline(timeline, target, title=title, kv_capacity_tokens=capacity), force)
+    draw = partial(plot_timeline, timeline, title=title, kv_capacity_tokens=capacity)
+    write_picture(path, draw, force=force)
+
+
+def write_picture(path: Path, draw: Callable[[Path], Any], *, force: bool = False) -> None:
+    """Anything that draws itself into a file, as .svg, .png or .pdf. Raises TwinError."""
+    if path.suffix not in PLOTS:
+        raise TwinError(f"{path}: a plot is written as {', '.join(PLOTS)}; got {path.suffix or 'no suffix'!r}.")
+    _write(path, draw, force)
 
 
 def _csv(table: RequestTable, target: Path, class_names: Sequence[str]) -> None:
@@ -54,8 +62,8 @@ def _csv(table: RequestTable, target: Path, class_names: Sequence[str]) -> None:
 
 def _parquet(table: RequestTable, target: Path, class_names: Sequence[str]) -> None:
     try:
-        import pyarrow as pa  # type: ignore[import-not-found]
-        import pyarrow.parquet as pq  # type: ignore[import-not-found]
+        pa: Any = importlib.import_module("pyarrow")
+        pq: Any = importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise TwinError('Parquet needs pyarrow: pip install "twin-lane[parquet]", or write .csv.') from None
     columns = zip(*table.rows(list(class_names)), strict=True)

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 
 class KvCache:
-    """`capacity_tokens` on the device in pages of `page_tokens`; prefix blocks of `block_tokens` (0: no prefix
-    cache)."""
+    """`capacity_tokens` in pages of `page_tokens`; prefix blocks of `block_tokens` (0: no prefix cache)."""
 
     def __init__(
         self, capacity_tokens: int, *, page_tokens: int = 16, block_tokens: int = 0, host_capacity_tokens: int = 0

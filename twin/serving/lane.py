@@ -11,6 +11,7 @@ which is the verify step at n = 0, and `fixed + chunk(n + rows)` once the chunk 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -100,14 +101,15 @@ def lane_step_time(
     """The step times of a lane under a mix of classes, as a table for up to `limits.max_seqs` streams."""
     source = LaneStepTime(lane, classes, values, noise, acceptance)
     cap = limits.max_batched_tokens
-    contexts = tuple(c for c in _CONTEXTS if c <= limits.max_context_tokens) or (_CONTEXTS[0],)
+    longest = float(max(limits.max_context_tokens, 1))
+    contexts = (*(c for c in _CONTEXTS if c < longest), longest)
     chunks = sorted({1, *(n for n in (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384) if n < cap), cap})
     axes = TableAxes(
         max_streams=limits.max_seqs,
         rows_per_stream=tuple(sorted({k + 1 for k in k_by_streams[1:]})),
         context_tokens=contexts,
         prefill_tokens=tuple(chunks),
-        prefill_context_tokens=(0.0, max(contexts[-1], 1.0)),
+        prefill_context_tokens=(0.0, longest),
         token_buckets=tuple(lane.engine.token_buckets),
     )
     return TableStepTime(source, axes)
@@ -120,15 +122,27 @@ def k_for_streams(schedule: Schedule | int, max_seqs: int) -> list[int]:
     return [schedule.k_for(min(max(n, 1), schedule.max_streams)) for n in range(max_seqs + 1)]
 
 
-def lane_draws(
-    classes: Sequence[TrafficClass], acceptance: AcceptanceOf, k_by_streams: Sequence[int], seed: int
-) -> DrawSource:
-    """Acceptance draws of a mix: each request follows one level of its class for life (`stream_sd`).
+@dataclass(frozen=True)
+class LaneProfiles:
+    """Acceptance of a mix, ready to be drawn: `sources[class][level]`, and the share of requests on each level."""
+
+    sources: Sequence[Sequence[ProfileDraw]]
+    weights: Sequence[Sequence[float]]
+
+    def draws(self, seed: int) -> DrawSource:
+        """Fresh draws."""
+        return DrawSource(self.sources, seed, weights=self.weights)
+
+
+def lane_profiles(
+    classes: Sequence[TrafficClass], acceptance: AcceptanceOf, k_by_streams: Sequence[int]
+) -> LaneProfiles:
+    """Acceptance of a mix: each request follows one level of its class for life (`stream_sd`).
 
     A class's tokens per step is a mean over verify steps, and slow streams take more of them for the same answer. The
     share of requests on a level is therefore its share of steps times the tokens it keeps.
     """
-    sources: list[list[Any]] = []
+    sources: list[list[ProfileDraw]] = []
     weights: list[list[float]] = []
     usual = k_by_streams[-1]
     for c in classes:
@@ -146,7 +160,7 @@ def lane_draws(
                 shares = mixture.weights * (1.0 + survival.sum(axis=0))
         sources.append([ProfileDraw(table) for table in survivals])
         weights.append(shares.tolist())
-    return DrawSource(sources, seed, weights=weights)
+    return LaneProfiles(sources, weights)
 
 
 def lane_limits(lane: Lane, *, max_seqs: int, **changes: Any) -> Limits:

@@ -21,6 +21,8 @@ from twin.serving.workload import ClosedLoop
 
 #: called now and then with (simulated seconds, requests ended)
 Progress = Callable[[float, int], None]
+#: asked of every ended request whether the run may stop there
+Stop = Callable[[Request], bool]
 PROGRESS_EVERY = 1000
 
 
@@ -37,14 +39,15 @@ def simulate(
     deployment: Deployment, step_time: StepTime | Sequence[StepTime], k_by_streams: Sequence[int], draws: Draws,
     workload: Iterator[Request] | ClosedLoop, *, until_s: float = math.inf, warmup_s: float | None = None,
     slo: Slo | None = None, seed: int = 0, class_names: Sequence[str] = ("all",),
-    notices: Callable[[], Sequence[str]] = tuple, progress: Progress | None = None, collector: Collector | None = None,
+    notices: Callable[[], Sequence[str]] = tuple, progress: Progress | None = None, stop: Stop | None = None,
+    collector: Collector | None = None,
 ) -> Run:  # fmt: skip
     """Simulate until `until_s`, or until the workload is over and every request has ended.
 
     `workload` is an iterator of requests in order of arrival, or users in a closed loop. `warmup_s` None finds the
     warm-up (MSER-5 on time in the system). Ctrl-C ends the run early; the result then says `interrupted`. `notices`
-    are asked after the run and become warnings; `collector` replaces the observer of the run. Raises TrafficError
-    when a closed loop has neither a limit nor an end.
+    are asked after the run and become warnings; `stop` may end it; `collector` replaces the observer of the run.
+    Raises TrafficError when a closed loop has neither a limit nor an end.
     """
     closed = workload if isinstance(workload, ClosedLoop) else None
     if closed is not None and closed.limit is None and until_s == math.inf:
@@ -54,8 +57,18 @@ def simulate(
     times = step_time if isinstance(step_time, Sequence) else [step_time]
     given_up = [0]
 
-    def follow(request: Request) -> None:
-        assert closed is not None
+    halted = [False]
+
+    def halt(_: object = None) -> None:
+        halted[0] = True
+
+    def ended(request: Request) -> None:
+        if stop is not None and stop(request):
+            halt()
+        if closed is not None:
+            follow(closed, request)
+
+    def follow(closed: ClosedLoop, request: Request) -> None:
         if request.status == REFUSED:
             given_up[0] += 1  # the same request would be refused for ever
             return
@@ -67,11 +80,17 @@ def simulate(
         else:
             env.timeout(upcoming.arrival_s - env.now).callbacks.append(lambda _: cluster.submit(upcoming))
 
-    cluster = Cluster(env, deployment, times, k_by_streams, draws, collector, follow if closed is not None else None)
+    listens = closed is not None or stop is not None
+    cluster = Cluster(env, deployment, times, k_by_streams, draws, collector, ended if listens else None)
     env.process(_feed(env, closed.start() if closed is not None else workload, cluster))  # type: ignore[arg-type]
     interrupted = False
+    if until_s < math.inf:
+        env.timeout(until_s).callbacks.append(halt)
     try:
-        env.run(until=None if until_s == math.inf else until_s)
+        while not halted[0]:
+            env.step()
+    except simpy.core.EmptySchedule:
+        pass
     except KeyboardInterrupt:
         interrupted = True
     collector.close(sorted(cluster.live.values(), key=lambda r: r.index), env.now)

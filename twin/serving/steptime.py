@@ -119,14 +119,15 @@ class TableStepTime:
         self.calls = 0
         self._contexts = list(axes.context_tokens)
         self._rows = list(axes.rows_per_stream)
-        self._source = source
         #: per rows-per-stream: streams grid -> times over the context grid
-        self._decode: list[tuple[list[int], list[list[float]]]] = [self._refine(r, tolerance) for r in self._rows]
+        self._decode: list[tuple[list[int], list[list[float]]]] = [
+            self._refine(source, r, tolerance) for r in self._rows
+        ]
         self._chunks = list(axes.prefill_tokens)
         self._chunk_contexts = list(axes.prefill_context_tokens)
         self._prefill = [[self._call(source.prefill_s, n, c) for c in self._chunk_contexts] for n in self._chunks]
         self._extra_streams = _powers(axes.max_streams)
-        self._extra = [[self._extra_of(s, r) for s in self._extra_streams] for r in self._rows]
+        self._extra = [[self._extra_of(source, s, r) for s in self._extra_streams] for r in self._rows]
         #: (streams, rows) -> times over the context grid; filled as the simulation visits them
         self._lines: dict[tuple[int, int], list[float]] = {}
 
@@ -162,21 +163,21 @@ class TableStepTime:
         self.calls += 1
         return function(*arguments)
 
-    def _times(self, streams: int, rows_per_stream: int) -> list[float]:
+    def _times(self, source: StepTime, streams: int, rows_per_stream: int) -> list[float]:
         rows = streams * rows_per_stream
-        return [self._call(self._source.decode_s, streams, rows, c) for c in self._contexts]
+        return [self._call(source.decode_s, streams, rows, c) for c in self._contexts]
 
-    def _refine(self, rows_per_stream: int, tolerance: float) -> tuple[list[int], list[list[float]]]:
+    def _refine(self, source: StepTime, rows_per_stream: int, tolerance: float) -> tuple[list[int], list[list[float]]]:
         edges = {b // rows_per_stream + side for b in self.axes.token_buckets for side in (0, 1)}
         points = sorted(set(_powers(self.axes.max_streams)) | {e for e in edges if 1 <= e <= self.axes.max_streams})
-        known = {s: self._times(s, rows_per_stream) for s in points}
+        known = {s: self._times(source, s, rows_per_stream) for s in points}
         open_intervals = list(pairwise(points))
         while open_intervals:
             low, high = open_intervals.pop()
             if high - low < 2:
                 continue
             middle = (low + high) // 2
-            known[middle] = exact = self._times(middle, rows_per_stream)
+            known[middle] = exact = self._times(source, middle, rows_per_stream)
             weight = (middle - low) / (high - low)
             guess = [a + weight * (b - a) for a, b in zip(known[low], known[high], strict=True)]
             if any(abs(g - e) > tolerance * e for g, e in zip(guess, exact, strict=True)):
@@ -184,11 +185,11 @@ class TableStepTime:
         grid = sorted(known)
         return grid, [known[s] for s in grid]
 
-    def _extra_of(self, streams: int, rows_per_stream: int) -> list[list[float]]:
+    def _extra_of(self, source: StepTime, streams: int, rows_per_stream: int) -> list[list[float]]:
         """Extra seconds of a chunk over (chunk, chunk context), beside `streams` decoding streams."""
         rows, context = streams * rows_per_stream, self._contexts[len(self._contexts) // 2]
-        base_s = self._call(self._source.decode_s, streams, rows, context)
-        mixed_s = self._source.mixed_s
+        base_s = self._call(source.decode_s, streams, rows, context)
+        mixed_s = source.mixed_s
         return [
             [self._call(mixed_s, streams, rows, context, n, c) - base_s for c in self._chunk_contexts]
             for n in self._chunks
