@@ -95,6 +95,9 @@ def resolve_acceptance(
     spread = traffic.stream_sd.value
     if k == 0:
         return Acceptance(0, np.zeros(0), 1.0, 0.0, 0.0, (), ())
+    if k == 1 and verification == "block":
+        # A block of one token is verified like a token (Sun et al. 2024, section 4).
+        verification = "token"
     warnings: list[str] = []
     if trained_block is not None and k > trained_block:
         warnings.append(f"k = {k} is longer than the block of {trained_block} that the draft head was trained on.")
@@ -107,7 +110,9 @@ def resolve_acceptance(
         survival, rule_sd, note = _to_rule(profile, verification)
         if note and note not in warnings:
             warnings.append(note)
-        carried = carry(survival, k, trained_block=trained_block, mechanism=mechanism)
+        # Carrying to the same k is not lossless beyond the trained block: a measured block stays as it was measured.
+        same = profile.k == k
+        carried = survival if same else carry(survival, k, trained_block=trained_block, mechanism=mechanism)
         levels.append(logit(conditional_from_survival(carried)))
         far = mechanism.widening(profile.k, k, trained_block)
         sds.append(math.sqrt(profile.relative_sd_of_mean(spread) ** 2 + rule_sd**2 + far**2))

@@ -72,7 +72,8 @@ def score(cells: Sequence[ReceiptCell], calibration: Calibration, *, seed: int =
         bases = {cell.lane.name: base}
         predicted = float(predict_cell(cell, bases, centre, 1, noise)[0])
         drawn = np.log(predict_cell(cell, bases, factors, DRAWS, noise))
-        log_sd = float(np.sqrt(np.var(drawn) + cell.log_sd**2 + calibration.residual_log_sd**2 + cell.lane.engine.boot_noise.value**2))
+        # The scatter of a lane's receipts already holds their noise: the larger of the two, not both.
+        log_sd = float(np.sqrt(np.var(drawn) + max(cell.log_sd, calibration.residual_log_sd) ** 2))
         out.append(Score(cell, predicted, predicted * float(np.exp(-1.645 * log_sd)), predicted * float(np.exp(1.645 * log_sd))))
     return out
 
