@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import repeat
 
+import numpy as np
 import simpy
 
 from twin.acceptance.model import Acceptance
@@ -30,7 +31,7 @@ from twin.serving.plan import StepOutcome, StepPlan
 from twin.serving.request import CANCELLED, ENDED, FINISHED, RUNNING, WAITING, Request
 from twin.serving.scheduler import Draws
 from twin.serving.steptime import NoisyStepTime, StepTime
-from twin.serving.workload import RequestMaker
+from twin.serving.workload import FixedLength, RequestMaker
 
 #: events handled before the network gets a turn when the driver is behind
 BURST = 16
@@ -108,7 +109,12 @@ class LiveEngine:
         self.on_end: Callable[[Stream], None] | None = None
         self.speed = math.inf
         source = _draws(server, seed, acceptance_shift or {})
-        self._maker = RequestMaker(server.sources(), seed, draws=source)
+        self._sources = server.sources()
+        # Clients bring their own lengths. With fixed ones the maker draws classes and levels of acceptance as
+        # `twin simulate --prompt --output` does, so the same seed gives the same streams there and here.
+        one = FixedLength(1)
+        self._maker = RequestMaker([replace(s, prompt=one, output=one) for s in self._sources], seed, draws=source)
+        self._lengths = np.random.default_rng([seed, 23])
         step_time: StepTime = server.table
         if step_factor != 1.0:
             step_time = NoisyStepTime(server.table, repeat(step_factor))
@@ -144,9 +150,9 @@ class LiveEngine:
 
         A stream whose request is REFUSED can never fit.
         """
-        traffic, _, drawn, profile = self._maker.draw_one()
+        traffic, _, _, profile = self._maker.draw_one()
         if output_tokens is None:
-            wanted = max(drawn, least)
+            wanted = max(int(self._sources[traffic].output.draw(self._lengths, 1)[0]), least)
             stops_by_itself = most is None or wanted < most
             output_tokens = wanted if most is None else min(wanted, most)
         request = self._maker.build(self.now_s, traffic, prompt_tokens, output_tokens, profile=profile, blocks=blocks)
