@@ -370,6 +370,16 @@ def test_peer_table_refuses(text: str, message: str, tmp_path: Path) -> None:
         read_file(write(tmp_path / "x.csv", text))
 
 
+def test_llama_bench_table_decodes_on_its_own(tmp_path: Path) -> None:
+    table = (
+        "| model | size | test | t/s |\n|---|---|---|---|\n"
+        "| m | 4 GiB | pp 512 | 7340.20 ± 23.45 |\n"
+        "| m | 4 GiB | tg 128 @ d512 | 120.60 ± 0.59 |\n"
+    )
+    prefill, decode = read_file(write(tmp_path / "x.md", table)).cells
+    assert (prefill.context_tokens, decode.context_tokens, decode.tok_s_per_stream) == (512, 512, 120.6)
+
+
 @pytest.mark.parametrize("name", ["step_cost.csv", "step_cost.json"])
 def test_step_cost(name: str) -> None:
     found = read_file(CONSTRUCTED / name)

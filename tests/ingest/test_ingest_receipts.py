@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ingest_build as build
 import pytest
 
@@ -146,10 +148,27 @@ def test_table_acceptance_must_say_what_it_is(as_what: str, value: float, kept: 
     def cell() -> Found:
         return found(unclear_accept=value, tok_s_per_stream=90.0, concurrency_asked=1.0, context_tokens=9.0)
 
-    with pytest.raises(IngestError, match="--accept-is"):
-        receipts_of([cell()], Fill("l", "t", 5, "token"))
+    with pytest.raises(IngestError, match=r"--accept-is|--k"):
+        receipts_of([cell()], Fill("l", "t", None, "token"))
     receipts = receipts_of([cell()], Fill("l", "t", 5, "token", accept_is=as_what))
     assert receipts[0].tokens_per_step == pytest.approx(kept)
+
+
+@pytest.mark.parametrize(("value", "kept"), [(0.52, 3.6), (3.6, 3.6), (52.0, 3.6)])
+def test_table_acceptance_by_what_its_value_admits(value: float, kept: float) -> None:
+    cell = found(unclear_accept=value, tok_s_per_stream=90.0, concurrency_asked=1.0, context_tokens=9.0)
+    assert receipts_of([cell], Fill("l", "t", 5, "token"))[0].tokens_per_step == pytest.approx(kept)
+
+
+@pytest.mark.parametrize(
+    ("four", "quantity", "rate"), [(400.0, "tok_s_per_stream", 400.0), (1600.0, "tok_s_aggregate", 1600.0)]
+)
+def test_table_rate_by_what_one_stream_shows(four: float, quantity: str, rate: float, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"prompt,C,TG,PP,accept\n2048,1,690,6400,5.9\n2048,4,{four},9900,5.9\n")
+    receipts = receipts_of([read_file(path)], Fill("l", "t", 7, "block"))
+    (one,) = [r for r in receipts if r.concurrency == 4 and r.quantity.startswith("tok_s")]
+    assert (one.quantity, one.value, one.tokens_per_step) == (quantity, rate, 5.9) and "rate-read-as" in one.notes
 
 
 def test_stage_times_are_for_fitting_only_without_drafts() -> None:

@@ -34,8 +34,9 @@ class Cell:
     number of requests in flight. `tokens_per_step` includes the bonus token; `survival` is accepted at position p over
     drafts. `batch_tokens` is set when the file gives only the tokens of a batch (k and concurrency then come from
     flags). `accept_rate` is a share of the drafts, which gives tokens per step once k is known; `unclear_tok_s` and
-    `unclear_accept` are numbers whose meaning the file leaves open until a flag decides. `exclude` is a reason to keep
-    every row of the cell out of a fit, `doubt` one for its step and token rates only.
+    `unclear_accept` are numbers whose meaning the file leaves open until a flag decides, or `tg_hint`, what the other
+    rows of the table imply. `exclude` is a reason to keep every row of the cell out of a fit, `doubt` one for its step
+    and token rates only.
     """
 
     label: str
@@ -70,6 +71,7 @@ class Cell:
     accept_rate: float | None = None
     unclear_tok_s: float | None = None
     unclear_accept: float | None = None
+    tg_hint: str = ""
     exclude: str = ""
     doubt: str = ""
     checkpoint: str = ""

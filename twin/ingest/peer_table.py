@@ -110,11 +110,37 @@ def read(source: Source) -> Found:
             passed += 1
         else:
             found.cells.append(cell)
+    _hint(found.cells)
     if passed:
         found.notes.append(f"{passed} rows without a rate passed over")
     if not found.cells:
         raise nothing_inside(source, TITLE, "no row with a rate of decoding or prefill")
     return found
+
+
+def _hint(cells: list[Cell]) -> None:
+    """Say of unclear token rates whether they are of one stream or of all, where rows of one stream show it.
+
+    A stream is not faster in company than alone, and a batch is not slower than one stream: at the same context, a rate
+    above the one of a lone stream is of all, one below it of each.
+    """
+    alone = {c.context_tokens: c.unclear_tok_s for c in cells if c.unclear_tok_s and c.concurrency_asked == 1}
+    votes = {"per-stream": 0, "aggregate": 0}
+    for cell in cells:
+        lone = alone.get(cell.context_tokens)
+        if cell.unclear_tok_s and lone and (cell.concurrency_asked or 1) > 1:
+            votes["aggregate"] += cell.unclear_tok_s > 1.03 * lone
+            votes["per-stream"] += cell.unclear_tok_s < 0.97 * lone
+    if (votes["per-stream"] > 0) == (votes["aggregate"] > 0):
+        return
+    hint = max(votes, key=lambda name: votes[name])
+    for cell in cells:
+        if cell.unclear_tok_s and (cell.concurrency_asked or 1) > 1:
+            cell.tg_hint = hint
+            reason = "below" if hint == "per-stream" else "above"
+            cell.flag(
+                "rate-read-as", f"token rate read as {hint}: it is {reason} that of one stream; --tg-is says otherwise"
+            )
 
 
 def _map(row: Row, where: str, found: Found) -> dict[str, str]:
@@ -248,8 +274,9 @@ def _tests(row: Row, columns: dict[str, str], where: str, joined: dict[tuple[obj
     if match[2] == "tg":
         cell.output_tokens = float(match[3]) if match[3] and int(match[3]) else None
         prompt = joined.get((match[4], match[5], cell.checkpoint))
-        # The decode of a test runs after its prompt, so the context is depth and prompt together.
-        cell.context_tokens = depth + (float(prompt.output_tokens or 0) if prompt else 0.0)
+        # llama-benchy decodes after the prompt of the test; llama-bench, which prints size and params, on its own.
+        alone = "size" in row.cells or "params" in row.cells
+        cell.context_tokens = depth + (float(prompt.output_tokens or 0) if prompt and not alone else 0.0)
         if "tg_stream" in columns or streams == 1:
             cell.tok_s_per_stream = value[0]
         elif "tg_total" in columns:

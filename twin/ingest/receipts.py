@@ -78,23 +78,19 @@ def _clear(cell: Cell, fill: Fill, where: str) -> None:
     """Give numbers with an open meaning theirs: rates by --tg-is unless one stream ran, acceptance by --accept-is."""
     if cell.unclear_tok_s is not None:
         streams = live_streams(cell) or fill.concurrency
-        if fill.tg_is is None and streams != 1:
+        rate_is = fill.tg_is or cell.tg_hint
+        if not rate_is and streams != 1:
             raise IngestError(
                 f"{where}: the table does not say whether its token rate is of one stream or of all; pass --tg-is "
                 "per-stream or --tg-is aggregate."
             )
-        if fill.tg_is == "aggregate":
+        if rate_is == "aggregate":
             cell.tok_s_aggregate = cell.unclear_tok_s
         else:
             cell.tok_s_per_stream = cell.unclear_tok_s
         cell.unclear_tok_s = None
     if cell.unclear_accept is not None:
-        if fill.accept_is is None:
-            raise IngestError(
-                f"{where}: acceptance {cell.unclear_accept:g} may be tokens per step or the share of drafted tokens "
-                "accepted; pass --accept-is length (with the bonus token) or --accept-is rate."
-            )
-        if fill.accept_is == "rate":
+        if _accept_is(cell, fill, where) == "rate":
             cell.accept_rate = cell.unclear_accept / 100.0 if cell.unclear_accept > 1.0 else cell.unclear_accept
         else:
             cell.tokens_per_step, cell.acceptance_source = cell.unclear_accept, "run"
@@ -113,6 +109,24 @@ def _clear(cell: Cell, fill: Fill, where: str) -> None:
             "(--accept-is rate?)."
         )
     settle(cell)
+
+
+def _accept_is(cell: Cell, fill: Fill, where: str) -> str:
+    """What an acceptance column holds: as told, or as its value admits; below 1 no length, above k + 1 neither."""
+    value, k = cell.unclear_accept or 0.0, cell.k if cell.k is not None else fill.k
+    if fill.accept_is is not None:
+        return fill.accept_is
+    if value < 1.0:
+        return "rate"
+    if k is None or k == 0:
+        raise IngestError(
+            f"{where}: acceptance {value:g} may be tokens per step or a percentage of the drafted tokens; pass --k, or "
+            "--accept-is length (with the bonus token) or --accept-is rate."
+        )
+    read_as = "length" if value <= k + 1 else "rate"
+    meant = "tokens per step" if read_as == "length" else "a percentage of the drafts"
+    cell.flag("acceptance-read-as", f"acceptance {value:g} at k = {k} read as {meant}; --accept-is says otherwise")
+    return read_as
 
 
 def _receipts(found: Found, cell: Cell, number: int, fill: Fill, taken: set[str]) -> list[Receipt]:
