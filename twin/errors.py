@@ -65,10 +65,13 @@ class GateFailed(TwinError):
 
 
 def nearest(name: str, valid: Iterable[str], most: int = 3) -> str:
-    """A clause naming the closest valid names, or all of them when none is close."""
+    """A clause naming the closest valid names, closest first, or all of them when none is close."""
     names = sorted(valid)
-    close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=most, cutoff=0.5)
-    chosen = [n for n in names if n.lower() in close]
+    by_lower = {n.lower(): n for n in reversed(names)}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=0.5)
+    if name.lower() in by_lower:
+        close = [name.lower()]  # only the letter case was wrong
+    chosen = [by_lower[n] for n in close]
     if chosen:
         return "did you mean " + " or ".join(repr(n) for n in chosen) + "?"
     if not names:

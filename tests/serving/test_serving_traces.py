@@ -106,7 +106,7 @@ HEADER = "arrival_s,prompt_tokens,output_tokens\n"
         (b"\x1f\x8b\x08\x00garbage", "cannot be read"),
         ("x" * (2**20 + 5), "longer than"),
         ('{"timestamp": 0, "input_length": 5, "output_length"', "not JSON"),
-        ('{"timestamp": 0, "input_length": 5, "output_len": 3}\n', "or 'output_len'?"),
+        ('{"timestamp": 0, "input_length": 5, "output_len": 3}\n', "'output_len'"),
         ('{"timestamp": 0, "input_length": 5, "output_length": 3, "hash_ids": ["a"]}\n', "whole numbers"),
         ('{"timestamp": 0, "input_length": true, "output_length": 3}\n', "input_length: True"),
         (_row(9) + _row(8), "earlier"),
