@@ -19,7 +19,7 @@ from twin.step.coefficients import Values, coefficients
 from twin.step.costs import step_durations
 from twin.step.fast import step_times
 from twin.step.graph import MECHANISMS, Op, StepGraph
-from twin.step.model import _resolve, routing_shape
+from twin.step.model import resolve_step, routing_shape
 
 ROOTS = catalogue_roots()
 LANES = names("lanes", ROOTS)
@@ -82,7 +82,7 @@ def quiet(lane: Lane) -> RoutingNoise:
 
 def resolve(lane: Lane, values: Values, batch: Batch, noise: RoutingNoise) -> tuple[ExpertDraw, dict[str, np.ndarray]]:
     """Experts and durations of a step under the mixed class."""
-    return _resolve(lane, traffic(), values, batch, noise)
+    return resolve_step(lane, traffic(), values, batch, noise)
 
 
 def batch_of(k: int, streams: int = 1, context: float = 2048.0, accepted: float | None = None) -> Batch:

@@ -28,7 +28,7 @@ from twin.step.builders import build_step_graph
 from twin.step.coefficients import Values, coefficients
 from twin.step.fast import StepTimes, step_breakdown
 from twin.step.graph import StepGraph
-from twin.step.model import _resolve, routing_shape
+from twin.step.model import resolve_step, routing_shape
 
 Array = npt.NDArray[np.float64]
 CORRELATION_DRAFTS = 4.0
@@ -111,7 +111,7 @@ class Draws:
         """One step of `lane`, which may be a what-if on the lane that `factors` were drawn for."""
         values = Values(coefficients(lane), factors)
         batch = Batch(request.concurrency, request.k, request.k + 1.0, accepted.tokens_per_step, request.context_tokens)
-        experts, durations = _resolve(lane, traffic, values, batch, self.noise(routing_shape(lane).layers))
+        experts, durations = resolve_step(lane, traffic, values, batch, self.noise(routing_shape(lane).layers))
         graph = build_step_graph(lane, request.k)
         return Sampled(request.k, request.concurrency, graph, durations, self.kept(accepted, traffic.name), experts)
 

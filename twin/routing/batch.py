@@ -100,6 +100,10 @@ class RoutingNoise:
         rng = np.random.default_rng(seed)
         return cls(*(rng.standard_normal((layers, samples)) for _ in range(3)))
 
+    def part(self, samples: slice) -> RoutingNoise:
+        """The noise of some of the samples."""
+        return RoutingNoise(self.union[:, samples], self.cold[:, samples], self.rank[:, samples])
+
 
 @dataclass(frozen=True)
 class ExpertDraw:
@@ -123,14 +127,25 @@ def draw_experts(
     unique = _draw_union(union, noise)
     if cold_experts <= 0:
         return ExpertDraw(unique, unique.copy(), np.zeros_like(unique))
+    # Every array is as large as the noise: work in place where the shape is known, in the order of the formulas.
     fraction = np.minimum(_cold_mean(union, cold_experts) / union.mean, 1.0)
     mean = fraction * unique
     # Experts of the union fall on the cold set like draws without replacement; a lognormal keeps them above zero.
-    variance = mean * (1.0 - fraction) * (1.0 - unique / shape.experts)
-    log_variance = np.log1p(variance / np.maximum(mean, 1e-12) ** 2)
-    cold = mean * np.exp(np.sqrt(log_variance) * noise.cold - 0.5 * log_variance)
-    lowest = np.maximum(unique - (shape.experts - cold_experts), 0.0)
-    np.clip(cold, lowest, np.minimum(unique, float(cold_experts)), out=cold)
+    log_variance = mean * (1.0 - fraction)
+    share = unique / shape.experts
+    log_variance *= np.subtract(1.0, share, out=share)
+    squared = np.maximum(mean, 1e-12, out=share)
+    log_variance /= np.multiply(squared, squared, out=squared)
+    np.log1p(log_variance, out=log_variance)
+    cold = np.sqrt(log_variance)
+    cold *= noise.cold
+    log_variance *= 0.5
+    cold -= log_variance
+    np.exp(cold, out=cold)
+    np.multiply(mean, cold, out=cold)
+    lowest = np.subtract(unique, shape.experts - cold_experts, out=log_variance)
+    np.maximum(lowest, 0.0, out=lowest)
+    np.clip(cold, lowest, np.minimum(unique, float(cold_experts), out=mean), out=cold)
     return ExpertDraw(unique, unique - cold, cold)
 
 
@@ -178,10 +193,16 @@ def uniform_variance(experts: int, top_k: int, tokens: Value) -> Any:
         return np.zeros_like(np.asarray(tokens, dtype=float))
     log_q1 = np.log1p(-top_k / experts)
     pair = (experts - top_k) * (experts - top_k - 1.0) / (experts * (experts - 1.0))
+    tokens = np.asarray(tokens, dtype=float)
     q1 = np.exp(log_q1 * tokens)
     # E (E-1) (q2 - q1^2) is a small difference of near equals: take it through expm1.
     excess = np.log(pair) - 2.0 * log_q1 if pair > 0 else -1e300
-    spread = experts * q1 * (1.0 - q1) + experts * (experts - 1.0) * q1**2 * np.expm1(excess * np.asarray(tokens))
+    spread = experts * q1
+    spread *= 1.0 - q1
+    pairs = q1 * q1
+    pairs *= experts * (experts - 1.0)
+    pairs *= np.expm1(excess * tokens)
+    spread += pairs
     return np.maximum(spread, 0.0)
 
 
@@ -232,8 +253,10 @@ class _Union:
         self.tokens = one * self.free_streams
         hit = -np.log1p(-shape.top_k / shape.experts) if shape.top_k < shape.experts else np.inf
         skew = np.maximum(np.asarray(parameters.stream_skew, dtype=float), 1e-9)
-        log_missed = np.log1p(self.free_streams * np.expm1(skew * hit * one)) / -skew
-        self.mean = -shape.experts * np.expm1(log_missed)
+        missed = np.expm1(skew * hit * one)
+        missed = np.log1p(self.free_streams * missed)
+        missed /= -skew
+        self.mean = -shape.experts * np.expm1(missed)
 
 
 def _draw_union(union: _Union, noise: RoutingNoise) -> Array:

@@ -99,6 +99,12 @@ class Values(Mapping[str, FloatOrArray]):
         copy._values = self._values | {name: value}
         return copy
 
+    def part(self, samples: slice) -> Values:
+        """The same values of some of the samples."""
+        copy = Values({}, {})
+        copy._values = {n: v[samples] if isinstance(v, np.ndarray) and v.size > 1 else v for n, v in self._values.items()}
+        return copy
+
     def __getitem__(self, name: str) -> FloatOrArray:
         return self._values.get(name, 0.0)
 

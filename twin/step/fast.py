@@ -43,8 +43,8 @@ class _Move:
 class _Schedule:
     """A graph worked out once: what every op really waits for, and the fewest clocks that hold what is still needed.
 
-    `rows` are the distinct (cost, layer) of the durations, `waits` the indices of ops each op waits for, `last` those the
-    step's end waits for and `ends` their clocks.
+    `rows` are the distinct (cost, layer) of the durations, `waits` the indices of ops each op waits for, `last` those
+    the step's end waits for and `ends` their clocks.
     """
 
     rows: tuple[tuple[str, int | None], ...]
@@ -86,7 +86,7 @@ def _schedule(graph: StepGraph) -> _Schedule:
 
 
 def _waits(graph: StepGraph) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """What each op waits for, and what the step's end waits for, without those that something else in the list waited for.
+    """What each op and the step's end wait for, without what something else in the list has waited for already.
 
     Durations are not negative, so an op never finishes before what it waited for: the maximum is the same number.
     """
@@ -128,8 +128,8 @@ def step_times(graph: StepGraph, durations: Durations) -> Array:
                 continue
             begin = clocks[move.after[0]]
             for other in move.after[1:]:
-                begin = np.maximum(begin, clocks[other], clock)
-            np.add(begin, rows[move.row], clock)
+                begin = np.maximum(begin, clocks[other], out=clock)
+            np.add(begin, rows[move.row], out=clock)
         out[part] = _latest(clocks, schedule.ends)
     return out
 
