@@ -169,7 +169,9 @@ def test_extends_must_end(catalogue: Path) -> None:
         ("lanes", "tp4", ("k = 7", "k = -7"), ["policy.k"]),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_told_key_and_file(catalogue: Path, folder: str, name: str, change: tuple[str, str], says: list[str]) -> None:
+def test_a_wrong_file_is_told_key_and_file(
+    catalogue: Path, folder: str, name: str, change: tuple[str, str], says: list[str]
+) -> None:
     path = copy(catalogue, folder, name, "mine", change)
     message = refusal(catalogue, folder, "mine")
     assert str(path) in message or "no device named" in message

@@ -8,7 +8,6 @@ from typing import Any
 from twin.errors import CatalogueError, nearest
 from twin.lane.catalogue import build
 from twin.lane.lane import Lane
-from twin.lane.sourced import Sourced
 
 _LINK_WORDS = {"pcie": "sidecar", "c2c": "host", "roce": "peer", "nvlink": "peer"}
 _SOURCE = "what-if on the command line"
@@ -22,7 +21,8 @@ def override(lane: Lane, settings: Sequence[str]) -> Lane:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
-            raise CatalogueError(f'--set {setting!r}: expected KEY=VALUE, for example --set links.sidecar.latency="8 us".')
+            example = '--set links.sidecar.latency="8 us"'
+            raise CatalogueError(f"--set {setting!r}: expected KEY=VALUE, for example {example}.")
         _set(raw, key.strip(), text.strip().strip('"'), lane)
     return build(Lane, raw, "after " + ", ".join(f"--set {s}" for s in settings))
 
@@ -33,12 +33,13 @@ def settable_keys(lane: Lane) -> list[str]:
 
 
 def _walk(node: Any, prefix: str) -> list[str]:
-    if isinstance(node, dict) and "text" in node and "value" in node:
+    if _is_value(node):
         return [prefix]
+    dot = f"{prefix}." if prefix else ""
     if isinstance(node, dict):
-        return [key for name, child in node.items() for key in _walk(child, f"{prefix}.{name}" if prefix else str(name))]
+        return [key for name, child in node.items() for key in _walk(child, f"{dot}{name}")]
     if isinstance(node, list):
-        return [key for i, child in enumerate(node) if isinstance(child, dict) for key in _walk(child, f"{prefix}.{i}")]
+        return [key for i, child in enumerate(node) if isinstance(child, dict) for key in _walk(child, f"{dot}{i}")]
     return [] if node is None else [prefix]
 
 
@@ -54,30 +55,44 @@ def _set(raw: dict[str, Any], key: str, text: str, lane: Lane) -> None:
             parts[1] = word
     node: Any = raw
     for part in parts[:-1]:
-        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
-            node = node[int(part)]
-        elif isinstance(node, dict) and isinstance(node.get(part), (dict, list)):
-            node = node[part]
-        else:
-            raise CatalogueError(f"--set {key}: no such key in lane {lane.name!r}; {nearest(key, settable_keys(lane))}")
-    last = parts[-1]
-    if not isinstance(node, dict) or last not in node or (node[last] is None and last not in ("sidecars", "pipeline")):
-        raise CatalogueError(f"--set {key}: no such key in lane {lane.name!r}; {nearest('.'.join(parts), settable_keys(lane))}")
+        node = node[_place(node, part, parts, lane)]
+    last = _place(node, parts[-1], parts, lane)
     old = node[last]
-    if old is None or (isinstance(old, dict) and "text" in old):
+    if old is None or _is_value(old):
         node[last] = {"value": _plain(text), "source": _SOURCE, "kind": "assumed"}
     elif isinstance(old, bool):
         if text not in ("true", "false"):
             raise CatalogueError(f"--set {key}: expected true or false, got {text!r}.")
         node[last] = text == "true"
     elif isinstance(old, int):
-        if not text.lstrip("-").isdigit():
-            raise CatalogueError(f"--set {key}: expected a whole number, got {text!r}.")
+        if not text.removeprefix("-").isdecimal() or len(text) > 18:
+            raise CatalogueError(f"--set {key}: expected a whole number, got {text[:40]!r}.")
         node[last] = int(text)
     elif isinstance(old, str):
         node[last] = text
     else:
         raise CatalogueError(f"--set {key}: this key is a list or a table; set one of its members.")
+
+
+def _is_value(node: Any) -> bool:
+    return isinstance(node, dict) and "value" in node and "source" in node
+
+
+def _place(node: Any, part: str, parts: list[str], lane: Lane) -> Any:
+    """Where in `node` the part of a key is: a name, or the position in a list. Raises CatalogueError."""
+    if isinstance(node, dict) and not _is_value(node) and part in node:
+        return part
+    if isinstance(node, list) and part.isdecimal() and len(part) < 6 and int(part) < len(node):
+        return int(part)
+    key = ".".join(parts)
+    raise CatalogueError(f"--set {key}: no such key in lane {lane.name!r}; {_nearest_key(key, lane)}")
+
+
+def _nearest_key(key: str, lane: Lane) -> str:
+    """People leave out the front of a key more often than they misspell it."""
+    keys = settable_keys(lane)
+    last = key.removesuffix(".value").rsplit(".", 1)[-1]
+    return nearest(key, [k for k in keys if k.rsplit(".", 1)[-1] == last] or keys)
 
 
 def _plain(text: str) -> str | float:
@@ -87,4 +102,4 @@ def _plain(text: str) -> str | float:
         return text
 
 
-__all__ = ["Sourced", "override", "settable_keys"]
+__all__ = ["override", "settable_keys"]
