@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from twin.lane.lane import Lane
-from twin.planning.lever_list import most_hot
+from twin.planning.lever_list import least_hot, most_hot
 
 #: What makes a control where the lane has the value: key, what people call it, the most as a multiple of the value.
 _PARTS = (
@@ -41,7 +41,7 @@ def controls(lane: Lane) -> list[Control]:
     if lane.cold_experts:
         hot, experts = lane.placement.hot.value, lane.checkpoint.experts.value
         high = float(max(hot, min(experts, most_hot(lane))))
-        found.append(Control("placement.hot", "hot experts a layer", "", hot, float(round(hot / 2)), high, 1.0))
+        found.append(Control("placement.hot", "hot experts a layer", "", hot, float(least_hot(lane)), high, 1.0))
     for key, name, reach in _PARTS:
         written = _text(lane, key)
         if written is None:

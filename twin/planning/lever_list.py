@@ -237,5 +237,15 @@ def most_hot(lane: Lane) -> int:
     return max(0, min(int(lane.checkpoint.experts.value), int(lane.placement.hot.value + spare // a_rank_s_expert)))
 
 
+def least_hot(lane: Lane) -> int:
+    """The fewest hot experts a layer for which the cold ones still fit where they go."""
+    room = float(lane.placement.hot.value)
+    for memory in memory_sums(lane)[1:]:
+        cold = dict(memory.parts).get("cold experts", 0.0)
+        if cold > 0:
+            room = min(room, (memory.capacity_bytes - memory.needed_bytes) // (cold / lane.cold_experts))
+    return int(lane.placement.hot.value - max(room, 0.0))
+
+
 def _more_hot(hot: int, most: int, text: str) -> Change | None:
     return Change(f"{text}: {most}", (f"placement.hot={most}",)) if most > hot else None
