@@ -1,7 +1,7 @@
 """The look of plots, and how a figure becomes a file or a part of a page.
 
 `save` writes a file by its ending; `inline_svg` gives an SVG whose text is selectable and whose colours come from the
-page (currentColor and the CSS variables --c1 ... --c9, --grid), so that it follows light and dark.
+page (currentColor and the CSS variables --c1 to --c9, --grid, --bar-ink), so that it follows light and dark.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     text = re.sub(r'href="#', f'href="#{name}-', text)
     for index, colour in enumerate(COLOURS, start=1):
         text = text.replace(colour, f"var(--c{index})")
-    text = text.replace(INK, "currentColor").replace(GRID, "var(--grid)")
+    text = text.replace("#ffffff", "var(--bar-ink)").replace(INK, "currentColor").replace(GRID, "var(--grid)")
     head = re.match(r"<svg([^>]*)>", text)
     assert head is not None
     size = re.search(r'viewBox="[^"]+"', head[1])

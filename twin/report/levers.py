@@ -32,10 +32,9 @@ def print_levers(found: Levers) -> None:
             table = [_pair(pair) for pair in pairs[:_SHOWN_PAIRS]]
             print_table(f"{title}{more}", ["levers", "", "together saves ms", "apart"], table, left=(0, 1), out=out)
     roof = found.roofline
+    out.print("[bold]Roofline[/bold]: bytes that must move at the bandwidth achieved, and nothing else")
     reads = [[f"{r.what} ({r.place})", f"{r.gigabytes:.2f}", f"{r.ms:.2f}"] for r in roof.reads]
-    print_table(
-        "Roofline: bytes that must move at the bandwidth achieved, nothing else", ["", "GB", "ms"], reads, out=out
-    )
+    print_table("", ["", "GB", "ms"], reads, out=out)
     fraction = f"{100 * roof.fraction.mean:.0f} % ({100 * roof.fraction.p05:.0f} to {100 * roof.fraction.p95:.0f} %)"
     out.print(
         f"Ceiling: {number(roof.step_ms.mean)} ms a step, {number(roof.tok_s_aggregate.mean)} tok/s in all; "
