@@ -82,7 +82,7 @@ def test_a_users_folder_comes_first(catalogue: Path) -> None:
 def test_roots_from_option_and_environment(catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWIN_CATALOGUE", str(tmp_path))
     assert catalogue_roots(catalogue) == (catalogue, tmp_path, shipped_root())
-    with pytest.raises(CatalogueError, match="--catalogue: .* is not a folder"):
+    with pytest.raises(CatalogueError, match=r"--catalogue: .* is not a folder"):
         catalogue_roots(tmp_path / "none")
 
 
