@@ -2,8 +2,10 @@
 
     tok/s = streams x (tokens kept per step) / (step time)
 
-An interval is for what a run would measure: about `RUN_STEPS` steps after a fresh boot. It holds the posterior of the coefficients, the
-routing draw, the uncertainty of acceptance with its run-to-run part, boot noise, and the scatter of the lane's receipts.
+An interval is for what a run would measure: about `RUN_STEPS` steps after a fresh boot. It holds the posterior of the
+coefficients, the
+routing draw, the uncertainty of acceptance with its run-to-run part, boot noise, and the scatter of the lane's
+receipts.
 """
 
 from __future__ import annotations
@@ -132,12 +134,12 @@ class Predictor:
         self._noise, self._run = _noise(seed, routing_shape(lane).layers, samples)
         known = {p.key for p in calibration.parameters}
         # What the calibration does not know keeps its prior, so that a what-if on a new part stays honestly wide.
-        self._prior = prior_calibration(lane.name, {n: c for n, c in base.items() if c.key not in known})
+        self.prior = prior_calibration(lane.name, {n: c for n, c in base.items() if c.key not in known})
         fitted = np.random.default_rng([seed, 1]).standard_normal((len(calibration.parameters), samples))
-        prior = np.random.default_rng([seed, 2]).standard_normal((len(self._prior.parameters), samples))
-        self.values = Values(base, calibration.draw_factors(fitted) | self._prior.draw_factors(prior))
+        prior = np.random.default_rng([seed, 2]).standard_normal((len(self.prior.parameters), samples))
+        self.values = Values(base, calibration.draw_factors(fitted) | self.prior.draw_factors(prior))
         # Boot noise and the receipts' scatter around the model both change the whole run.
-        self._run_log_sd = float(np.hypot(lane.engine.boot_noise.value, calibration.residual_log_sd))
+        self.run_log_sd = float(np.hypot(lane.engine.boot_noise.value, calibration.residual_log_sd))
 
     def acceptance(self, k: int, verification: str) -> Acceptance:
         """Acceptance of the class at this k and rule."""
@@ -164,7 +166,7 @@ class Predictor:
     @cached_property
     def run_factor(self) -> Array:
         """What a run is slower or faster as a whole: boot noise and the receipts' scatter, `(samples,)`."""
-        factor: Array = np.exp(self._run_log_sd * self._run[0])
+        factor: Array = np.exp(self.run_log_sd * self._run[0])
         return factor
 
     def kept(self, request: CellRequest) -> Array:
@@ -196,6 +198,14 @@ class Predictor:
             breakdown_ms={name: float(np.mean(draw.times.mechanism_s[name])) * 1e3 * scale for name in MECHANISMS},
             warnings=tuple(dict.fromkeys([*accepted.warnings, *self._range_warnings(request)])),
         )  # fmt: skip
+
+    def in_range(self, request: CellRequest) -> bool:
+        """Whether the lane's receipts cover k, streams, context and traffic of this cell."""
+        covered = self.calibration.range
+        if covered is None or self.traffic.name not in covered.traffic:
+            return False
+        asked = {"k": request.k, "concurrency": request.concurrency, "context_tokens": request.context_tokens}
+        return all(getattr(covered, name)[0] <= value <= getattr(covered, name)[1] for name, value in asked.items())
 
     def _range_warnings(self, request: CellRequest) -> list[str]:
         warnings = []

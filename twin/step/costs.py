@@ -1,7 +1,8 @@
 """How long every op of a step takes: physics with calibrated coefficients.
 
 reads:        bytes / achieved bandwidth, on top of a floor a call
-experts:      floor + unique experts x bytes an expert / bandwidth   (19.6 us + U x 18.8 MB / 6.56 TB/s holds from 1 to 64 tokens
+experts:      floor + unique experts x bytes an expert / bandwidth   (19.6 us + U x 18.8 MB / 6.56 TB/s holds from 1
+to 64 tokens
               within 3 % on GB300); a kernel that does not deduplicate pays per route
 sidecar:      hop + call + cold experts x bytes / its bandwidth + rows, beside the hot experts
 collective:   latency + inverse bandwidth x bytes, per algorithm with switch points
@@ -22,7 +23,9 @@ from twin.step.coefficients import FloatOrArray, Values
 Array = npt.NDArray[np.float64]
 
 
-def step_durations(lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, busiest: Array | None, samples: int) -> dict[str, Array]:
+def step_durations(
+    lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, busiest: Array | None, samples: int
+) -> dict[str, Array]:
     """Durations in seconds by cost name, `(samples,)` or `(layers, samples)`.
 
     `busiest` are the experts of the busiest expert-parallel rank, `(layers, samples)`, needed when experts are dealt to
@@ -83,7 +86,9 @@ def _sidecar(lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, toke
     one_way = values["sidecar_link.latency"] / 2
     return {
         "sidecar_out": one_way + message / 2 / values["sidecar_link.bandwidth"],
-        "sidecar_experts": values["sidecar_call_time"] + tokens * values["sidecar_row_time"] + cold_bytes / values["sidecar.read_bandwidth"],
+        "sidecar_experts": values["sidecar_call_time"]
+        + tokens * values["sidecar_row_time"]
+        + cold_bytes / values["sidecar.read_bandwidth"],
         "sidecar_back": one_way + message / values["sidecar_link.bandwidth"],
     }
 
@@ -109,6 +114,8 @@ def draft_s(lane: Lane, values: Values, batch: Batch) -> FloatOrArray:
 
 def _shaped(cost: FloatOrArray, samples: int) -> Array:
     array = np.asarray(cost, dtype=np.float64)
-    if array.ndim == 2:
-        return np.ascontiguousarray(np.broadcast_to(array, (array.shape[0], samples)))
-    return np.ascontiguousarray(np.broadcast_to(array, (samples,)))
+    if array.ndim and array.shape[-1] == samples:
+        return np.ascontiguousarray(array)
+    shaped = np.empty((*array.shape[:-1], samples) if array.ndim == 2 else samples)
+    shaped[...] = array
+    return shaped

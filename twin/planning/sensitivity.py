@@ -1,0 +1,79 @@
+"""Which unknowns an answer hangs on: Sobol indices of an output to the uncertain parameters of a lane.
+
+First-order index: the share of the variance that goes away when the parameter is known. Total index: the share that
+stays when everything else is known (Saltelli 2010; `scipy.stats.sobol_indices`). Parameters move one by one with the
+spread of their posterior: indices need independent inputs, so the posterior's correlations are left out, which makes
+parameters that a fit holds together by their sum look more important than they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from twin.acceptance.profile import Array
+from twin.errors import PolicyError
+from twin.planning.predict import CellRequest, Predictor
+from twin.routing.batch import RoutingNoise
+from twin.step.coefficients import Values, coefficients
+from twin.step.model import draw_step_s, routing_shape
+from twin.step.prefill import ttft_s
+
+OUTPUTS = ("step_ms", "tokens_per_step", "tok_s_per_stream", "tok_s_aggregate", "ttft_ms")
+#: Points of the design (a power of two): parameters + 2 times as many steps are computed.
+POINTS = 512
+RUN = "run-to-run noise"
+ACCEPTANCE = "acceptance of the class"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """One parameter: indices with the half width of their 90 % bootstrap interval."""
+
+    parameter: str
+    first: float
+    first_half_width: float
+    total: float
+    total_half_width: float
+
+
+def sensitivity(predictor: Predictor, request: CellRequest, output: str, *, seed: int = 0, points: int = POINTS) -> list[Index]:
+    """Indices of one output of one cell, the largest total first. Raises PolicyError for an output that cannot be asked."""
+    from scipy.stats import norm, sobol_indices
+
+    if output not in OUTPUTS:
+        raise PolicyError(f"--sensitivity {output!r}: expected one of {', '.join(OUTPUTS)}.")
+    parameters = [*predictor.calibration.parameters, *predictor.prior.parameters]
+    names = [p.key for p in parameters] + [ACCEPTANCE, RUN]
+    spread = np.array([p.log_sd for p in parameters])
+    centre = np.array([p.log_factor for p in parameters])
+    shape = routing_shape(predictor.lane)
+    base = coefficients(predictor.lane)
+    accepted = predictor.acceptance(request.k, request.verification)
+
+    def answer(z: Array) -> Array:
+        """Outputs (1, n) from standard normals (d, n)."""
+        factors = np.exp(centre[:, None] + spread[:, None] * z[:-2])
+        values = Values(base, dict(zip(names, factors, strict=False)))
+        run = np.exp(predictor.run_log_sd * z[-1])
+        if output == "ttft_ms":
+            first = ttft_s(predictor.lane, values, request.context_tokens) * run
+            return np.atleast_2d(first * 1e3)
+        kept = accepted.draw_mean(np.stack([z[-2], np.zeros(z.shape[1])]), streams=1, steps=1)
+        if output == "tokens_per_step":
+            return np.atleast_2d(kept)
+        quiet = np.zeros((shape.layers, z.shape[1]))  # routing luck is noise, not a parameter
+        step = draw_step_s(predictor.lane, predictor.traffic, values, predictor.batch(request), RoutingNoise(quiet, quiet, quiet)) * run
+        per_stream = kept / step
+        found = {"step_ms": step * 1e3, "tok_s_per_stream": per_stream, "tok_s_aggregate": per_stream * request.concurrency}
+        return np.atleast_2d(found[output])
+
+    result = sobol_indices(func=answer, n=points, dists=[norm()] * len(names), rng=np.random.default_rng([seed, 13]))
+    if not np.all(np.isfinite(result.total_order)):
+        raise PolicyError(f"--sensitivity {output}: nothing uncertain moves it in this cell.")
+    bounds = result.bootstrap(confidence_level=0.9, n_resamples=99)
+    first, total = np.ravel(result.first_order), np.ravel(result.total_order)
+    widths = [np.ravel(b.confidence_interval.high - b.confidence_interval.low) / 2 for b in (bounds.first_order, bounds.total_order)]
+    rows = [Index(n, float(f), float(fw), float(t), float(tw)) for n, f, fw, t, tw in zip(names, first, widths[0], total, widths[1], strict=True)]
+    return sorted(rows, key=lambda row: -row.total)
