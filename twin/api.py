@@ -25,14 +25,20 @@ def predict(
 ) -> Prediction:  # fmt: skip
     """Predict cells of a lane: one for every entry of `concurrency`.
 
-    k, or a k-schedule by live streams ("1-4:5, 5-8:3"), or neither for the lane's own policy. Times in the record are ms.
+    k, or a k-schedule by live streams ("1-4:5, 5-8:3"), or neither for the lane's own policy. Times in the record are
+    ms.
     Raises TwinError with what was wrong, where, and the nearest valid name.
     """
     roots = catalogue_roots(catalogue)
     resolved = lane if isinstance(lane, Lane) else _load_lane(lane, roots)
     parsed = parse_schedule(schedule) if schedule is not None else None
     requests = cell_requests(
-        resolved, k=k, schedule=parsed, concurrency=concurrency, verification=verification, context_tokens=context_tokens
+        resolved,
+        k=k,
+        schedule=parsed,
+        concurrency=concurrency,
+        verification=verification,
+        context_tokens=context_tokens,
     )
     predictor = make_predictor(resolved, traffic or resolved.policy.traffic, roots, calibration=calibration, seed=seed)
     return predictor.predict(requests)

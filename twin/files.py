@@ -21,4 +21,6 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise TwinError(f"{path}: cannot be written ({error.strerror}); the earlier file, if any, is untouched.") from None
+        raise TwinError(
+            f"{path}: cannot be written ({error.strerror}); the earlier file, if any, is untouched."
+        ) from None

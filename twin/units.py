@@ -23,7 +23,9 @@ DIMENSIONS: dict[str, dict[str, float]] = {
     "time": _TIME,
     "bytes": _BYTES,
     "bandwidth": {f"{unit}/s": factor for unit, factor in _BYTES.items()} | {"Gbps": 125e6, "Mbps": 125e3},
-    "time_per_byte": {f"{t}/{b}": _TIME[t] / _BYTES[b] for t in ("s", "ms", "us", "ns") for b in ("B", "KB", "KiB", "MB", "GB")},
+    "time_per_byte": {
+        f"{t}/{b}": _TIME[t] / _BYTES[b] for t in ("s", "ms", "us", "ns") for b in ("B", "KB", "KiB", "MB", "GB")
+    },
     "flops": _FLOPS,
     "power": {"W": 1.0, "kW": 1e3, "mW": 1e-3},
     "money": {"USD": 1.0, "EUR": 1.0},
@@ -46,10 +48,14 @@ def parse_quantity(text: str | int | float, dimension: str, *, where: str = "val
             raise QuantityError(f"{where}: {text!r} has no unit; write it with one, for example {_example(dimension)}.")
         return _finite(float(text), where)
     if len(text) > 80:
-        raise QuantityError(f"{where}: a quantity of {len(text)} characters; expected something like {_example(dimension)}.")
+        raise QuantityError(
+            f"{where}: a quantity of {len(text)} characters; expected something like {_example(dimension)}."
+        )
     match = _PATTERN.match(text)
     if match is None:
-        raise QuantityError(f"{where}: {text!r} is not a number with a unit; expected something like {_example(dimension)}.")
+        raise QuantityError(
+            f"{where}: {text!r} is not a number with a unit; expected something like {_example(dimension)}."
+        )
     unit = match[2]
     if unit not in units:
         if not unit:

@@ -1,4 +1,6 @@
-"""Cleaning a table of runs: every row is accounted for, and the shipped receipts are what the rules make of the shipped table."""
+"""Cleaning a table of runs: every row is accounted for, and the shipped receipts are what the rules make of the
+shipped table.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,15 @@ def test_every_row_of_the_shipped_table_has_one_log_line_and_shipped_receipts_ar
 
 
 def test_first_matching_rule_decides_and_an_unmatched_row_says_so(tmp_path):
-    table = _table(tmp_path, "a-1,s,,box,e,c,,5,,prose,2048,1,2.9,10.5,,,,,", "b-1,s,,box,e,c,,5,,prose,2048,1,2.9,10.5,,,,,")
-    rules = read_rules(_rules(tmp_path, '[[rule]]\nids = ["a-"]\nlane = "sidecar"\ntraffic = "prose"\n[[rule]]\nids = ["a-1"]\nexclude = "never reached"\n'))
+    table = _table(
+        tmp_path, "a-1,s,,box,e,c,,5,,prose,2048,1,2.9,10.5,,,,,", "b-1,s,,box,e,c,,5,,prose,2048,1,2.9,10.5,,,,,"
+    )
+    rules = read_rules(
+        _rules(
+            tmp_path,
+            '[[rule]]\nids = ["a-"]\nlane = "sidecar"\ntraffic = "prose"\n[[rule]]\nids = ["a-1"]\nexclude = "never reached"\n',
+        )
+    )
     receipts, log = clean(table, rules)
     assert [(r.id, r.quantity, r.value, r.tokens_per_step) for r in receipts] == [("a-1", "step_time", 10.5, 2.9)]
     assert log[1].reason == "no rule knows this lane"
@@ -64,14 +73,22 @@ def test_rows_that_cannot_be_receipts_say_why(tmp_path, row, reason):
 
 
 def test_ranges_become_their_middle_and_counters_give_acceptance(tmp_path):
-    rows = ("a-1,s,,box,e,c,,5,,prose,2048,1,,10.01-10.06,,,,,", "a-2,s,,box,e,c,,5,,prose,2048,1,,,10.7,,,,mean TPOT 2.27 ms; drafted 5400 accepted 4042 from counters")
-    receipts, _ = clean(_table(tmp_path, *rows), read_rules(_rules(tmp_path, '[[rule]]\nids = ["a-"]\nlane = "sidecar"\n')))
+    rows = (
+        "a-1,s,,box,e,c,,5,,prose,2048,1,,10.01-10.06,,,,,",
+        "a-2,s,,box,e,c,,5,,prose,2048,1,,,10.7,,,,mean TPOT 2.27 ms; drafted 5400 accepted 4042 from counters",
+    )
+    receipts, _ = clean(
+        _table(tmp_path, *rows), read_rules(_rules(tmp_path, '[[rule]]\nids = ["a-"]\nlane = "sidecar"\n'))
+    )
     assert receipts[0].value == pytest.approx(10.035)
     assert receipts[1].tokens_per_step == pytest.approx(1 + 4042 / (5400 / 5))
 
 
 def test_plain_decoding_rate_is_a_step_time(tmp_path):
-    receipts, _ = clean(_table(tmp_path, "a-1,s,,box,e,c,,0,,prose,2048,8,,,,,409,,"), read_rules(_rules(tmp_path, '[[rule]]\nids = ["a-"]\nlane = "sidecar"\n')))
+    receipts, _ = clean(
+        _table(tmp_path, "a-1,s,,box,e,c,,0,,prose,2048,8,,,,,409,,"),
+        read_rules(_rules(tmp_path, '[[rule]]\nids = ["a-"]\nlane = "sidecar"\n')),
+    )
     assert receipts[0].quantity == "step_time" and receipts[0].value == pytest.approx(8e3 / 409)
 
 

@@ -33,6 +33,8 @@ def test_every_suggestion_narrows_the_answer_and_the_best_is_first(roots):
 
 def test_an_answer_without_uncertainty_needs_no_measurement(roots):
     predictor = make_predictor(load_lane("sidecar", roots), "mixed", roots)
-    sure = predictor.calibration.model_copy(update={"covariance": (np.array(predictor.calibration.covariance) * 0).tolist()})
+    sure = predictor.calibration.model_copy(
+        update={"covariance": (np.array(predictor.calibration.covariance) * 0).tolist()}
+    )
     answer = suggest(predictor, sure, "same", USUAL, USUAL)
     assert answer.ratio == pytest.approx(1.0) and answer.suggestions == ()

@@ -13,7 +13,8 @@ from twin.lane.catalogue import load_lane
 from twin.planning.predict import CellRequest, make_predictor
 from twin.step.coefficients import coefficients
 
-#: lane -> (median, 90th percentile) of held-out step errors that the release must keep, as fractions. From docs/fidelity.md, rounded up.
+#: lane -> (median, 90th percentile) of held-out step errors that the release must keep, as fractions. From
+#: docs/fidelity.md, rounded up.
 PINNED = {"gb10x4-sglang-ep4": (0.04, 0.10), "sidecar-el8": (0.04, 0.10), "rtx4-sglang": (0.04, 0.10)}
 
 
@@ -113,7 +114,9 @@ def _step_ms(roots, lane, traffic, k, streams, context=8192, kept=None):
 def test_sidecar_against_the_same_box_with_experts_in_grace(roots):
     """Measured on one box with long news text: 1.7-2.0 times at one stream, 2.7-3.3 at 16 and 32 streams."""
     for k, streams, low, high in ((5, 1, 1.7, 2.0), (3, 16, 2.7, 3.3), (3, 32, 2.7, 3.3)):
-        ratio = _step_ms(roots, "grace-nightly", "news", k, streams) / _step_ms(roots, "sidecar-nightly", "news", k, streams)
+        ratio = _step_ms(roots, "grace-nightly", "news", k, streams) / _step_ms(
+            roots, "sidecar-nightly", "news", k, streams
+        )
         assert low <= ratio <= high, (streams, ratio)
 
 
@@ -126,12 +129,19 @@ def test_step_at_one_stream_hardly_moves_with_acceptance_where_it_was_measured_s
     one = next(c for c in cells if c.receipt.id == "rl-rtA-long-c1-r1")
     calibration = read_calibration(find_calibration("sidecar-nightly", roots))[0]
     factors = {key: np.array([value]) for key, value in calibration.mean_factors().items()}
-    steps = [predict_cell(replace(one, tokens_per_step=kept), {"sidecar-nightly": coefficients(one.lane)}, factors, 1, FitNoise())[0] for kept in (2.8, 5.8)]
+    steps = [
+        predict_cell(
+            replace(one, tokens_per_step=kept), {"sidecar-nightly": coefficients(one.lane)}, factors, 1, FitNoise()
+        )[0]
+        for kept in (2.8, 5.8)
+    ]
     assert abs(steps[1] / steps[0] - 1) < 0.05
 
 
 def test_four_small_boxes_at_one_to_six_rows(cells, roots):
-    """39.3, 45.1, 48.9, 53.0, 57.3, 60.5 ms for 1 to 6 verified rows of one stream, within 4 % (two trial medians, 1.5 % noise)."""
+    """39.3, 45.1, 48.9, 53.0, 57.3, 60.5 ms for 1 to 6 verified rows of one stream, within 4 % (two trial medians, 1.5
+    % noise).
+    """
     from twin.fitting.calibration import find_calibration, read_calibration
 
     calibration = read_calibration(find_calibration("gb10x4-sglang-ep4", roots))[0]

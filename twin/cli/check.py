@@ -23,14 +23,22 @@ def command(catalogue: str | None, strict: bool, as_json: bool) -> None:
     findings = check_catalogue(catalogue_roots(catalogue))
     failing = [f for f in findings if f.level == "error" or (strict and f.level == "warning")]
     if as_json:
-        options.print_json({"schema_version": 1, "command": "check", "ok": not failing, "findings": [asdict(f) for f in findings]})
+        options.print_json(
+            {"schema_version": 1, "command": "check", "ok": not failing, "findings": [asdict(f) for f in findings]}
+        )
     else:
-        for level, title in (("assumed", "Assumed: nobody measured these yet"), ("warning", "Warnings"), ("error", "Errors")):
+        for level, title in (
+            ("assumed", "Assumed: nobody measured these yet"),
+            ("warning", "Warnings"),
+            ("error", "Errors"),
+        ):
             rows = [[f.where, f.message] for f in findings if f.level == level]
             if rows:
                 print_table(title, ["where", "what"], rows, left=(0, 1))
     if failing:
-        raise GateFailed(f"check: {len(failing)} finding{'s' if len(failing) > 1 else ''} failed; the first: {failing[0].where}: {failing[0].message}")
+        raise GateFailed(
+            f"check: {len(failing)} finding{'s' if len(failing) > 1 else ''} failed; the first: {failing[0].where}: {failing[0].message}"
+        )
     if not as_json:
         counts = sum(f.level == "assumed" for f in findings)
         click.echo(f"ok: every value has a source, every placement fits; {counts} values are only assumed.")

@@ -16,27 +16,48 @@ if TYPE_CHECKING:
 @click.command("fit")
 @click.argument("receipts", nargs=-1, type=click.Path(path_type=Path))
 @options.lane(required=False)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write: a .json file for one lane, a folder for several.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where to write: a .json file for one lane, a folder for several.",
+)
 @click.option("--force", is_flag=True, help="Replace what is there.")
 @click.option("--name", default="", help="Name of the calibration. Default: the lane's.")
-@click.option("--mcmc", "mcmc_steps", type=click.IntRange(0, 1_000_000), default=0, help="Steps of a full posterior by emcee (extra: mcmc). 0: Laplace.")
+@click.option(
+    "--mcmc",
+    "mcmc_steps",
+    type=click.IntRange(0, 1_000_000),
+    default=0,
+    help="Steps of a full posterior by emcee (extra: mcmc). 0: Laplace.",
+)
 @options.workers
 @options.catalogue
 @options.seed
 @options.as_json
 def command(
-    receipts: tuple[Path, ...], lane_name: str | None, output: Path | None, force: bool, name: str, mcmc_steps: int, workers: int, catalogue: str | None, seed: int, as_json: bool
+    receipts: tuple[Path, ...],
+    lane_name: str | None,
+    output: Path | None,
+    force: bool,
+    name: str,
+    mcmc_steps: int,
+    workers: int,
+    catalogue: str | None,
+    seed: int,
+    as_json: bool,
 ) -> None:
-    """Fit coefficients to RECEIPTS (CSV tables; without any, the shipped ones). Without --lane, all their lanes together.
+    """Fit coefficients to RECEIPTS (CSV tables; without any, the shipped ones). Without --lane, all their lanes
+    together.
 
     Rows with use = fit are used; every parameter is shown with its prior, its posterior, and whether the data moved it.
     """
     from twin.errors import ReceiptError, nearest
     from twin.files import write_text
-    from twin.workers import worker_pool
     from twin.fitting.fit import fit_lanes
     from twin.fitting.load import read_all, receipt_files, resolve_receipts
     from twin.lane.catalogue import catalogue_roots, load_lane
+    from twin.workers import worker_pool
 
     roots = catalogue_roots(catalogue)
     every = read_all(receipts or receipt_files(roots))
@@ -51,7 +72,9 @@ def command(
     if output is not None:
         if output.suffix == ".json":
             if len(result.calibrations) > 1:
-                raise ReceiptError(f"{output}: the receipts are of {len(result.calibrations)} lanes; give --lane, or a folder to write to.")
+                raise ReceiptError(
+                    f"{output}: the receipts are of {len(result.calibrations)} lanes; give --lane, or a folder to write to."
+                )
             (calibration,) = result.calibrations.values()
             write_text(output, calibration.model_dump_json(indent=1) + "\n", force=force)
         else:
@@ -78,7 +101,13 @@ def _summary(result: FitResult) -> dict[str, Any]:
         "starts_agree": result.starts_agree,
         "lanes": {name: c.model_dump(mode="json", exclude={"covariance"}) for name, c in result.calibrations.items()},
         "residuals": [
-            {"id": r.cell.receipt.id, "measured": r.cell.receipt.value, "predicted": r.predicted, "relative_error": r.relative_error, "standardised": r.standardised}
+            {
+                "id": r.cell.receipt.id,
+                "measured": r.cell.receipt.value,
+                "predicted": r.predicted,
+                "relative_error": r.relative_error,
+                "standardised": r.standardised,
+            }
             for r in result.residuals
         ],
     }

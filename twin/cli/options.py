@@ -10,13 +10,36 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-catalogue = click.option("--catalogue", metavar="DIR", envvar="TWIN_CATALOGUE", help="A folder with your own hardware/, calibration/ and scenarios/, searched first.")
+catalogue = click.option(
+    "--catalogue",
+    metavar="DIR",
+    envvar="TWIN_CATALOGUE",
+    help="A folder with your own hardware/, calibration/ and scenarios/, searched first.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-seed = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random draw.")
-settings = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help='What-if on any catalogue value by dotted key, e.g. links.sidecar.latency="8 us".')
-calibration = click.option("--calibration", metavar="NAME|FILE", help='A calibration by name or .json file; "priors" for none. Default: the lane\'s own.')
+seed = click.option(
+    "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random draw."
+)
+settings = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help='What-if on any catalogue value by dotted key, e.g. links.sidecar.latency="8 us".',
+)
+calibration = click.option(
+    "--calibration",
+    metavar="NAME|FILE",
+    help='A calibration by name or .json file; "priors" for none. Default: the lane\'s own.',
+)
 
-workers = click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes to use; the answer is the same bytes whatever the number.")
+workers = click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Processes to use; the answer is the same bytes whatever the number.",
+)
 
 
 class LaneName(click.ParamType):
@@ -35,9 +58,19 @@ class LaneName(click.ParamType):
 
 def lane(required: bool = True) -> Callable[[F], F]:
     """The option --lane."""
-    return click.option("--lane", "lane_name", type=LaneName(), required=required, help="A lane of the catalogue; `twin lanes` lists them.")
+    return click.option(
+        "--lane",
+        "lane_name",
+        type=LaneName(),
+        required=required,
+        help="A lane of the catalogue; `twin lanes` lists them.",
+    )
 
 
 def print_json(value: Any) -> None:
-    """JSON on stdout, keys in the order given, non-finite numbers refused."""
+    """JSON on stdout, keys in the order given, non-finite numbers refused; a document also says how it was made."""
+    if isinstance(value, dict) and "command" in value:
+        from twin.report.provenance import provenance
+
+        value = value | provenance(click.get_current_context(silent=True))
     click.echo(json.dumps(value, indent=2, allow_nan=False))

@@ -17,12 +17,22 @@ def command() -> None:
 
 @command.command("clean")
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--rules", "rules_file", type=click.Path(path_type=Path), help="Rule file; default: rules.toml beside the table.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="A folder; one file a lane is written into it.")
+@click.option(
+    "--rules", "rules_file", type=click.Path(path_type=Path), help="Rule file; default: rules.toml beside the table."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="A folder; one file a lane is written into it.",
+)
 @click.option("--log", "log_file", type=click.Path(path_type=Path), help="Where to write the log as CSV.")
 @click.option("--force", is_flag=True, help="Replace what is there.")
 @options.as_json
-def clean_command(table: Path, rules_file: Path | None, output: Path, log_file: Path | None, force: bool, as_json: bool) -> None:
+def clean_command(
+    table: Path, rules_file: Path | None, output: Path, log_file: Path | None, force: bool, as_json: bool
+) -> None:
     """Clean TABLE by rules into receipts, one CSV a lane; every row is in the log with its receipts or its reason."""
     from twin.files import write_text
     from twin.fitting.evidence import clean, log_csv, read_rules
@@ -37,9 +47,21 @@ def clean_command(table: Path, rules_file: Path | None, output: Path, log_file: 
     made = Counter(r.lane for r in receipts)
     reasons = Counter(line.reason for line in log if not line.receipts)
     if as_json:
-        options.print_json({"schema_version": 1, "command": "receipts clean", "rows": len(log), "receipts": dict(sorted(made.items())), "excluded": dict(reasons.most_common())})
+        options.print_json(
+            {
+                "schema_version": 1,
+                "command": "receipts clean",
+                "rows": len(log),
+                "receipts": dict(sorted(made.items())),
+                "excluded": dict(reasons.most_common()),
+            }
+        )
         return
     from twin.report.terminal import print_table
 
-    print_table(f"{len(receipts)} receipts of {len(log)} rows", ["lane", "receipts"], [[lane, str(n)] for lane, n in sorted(made.items())])
+    print_table(
+        f"{len(receipts)} receipts of {len(log)} rows",
+        ["lane", "receipts"],
+        [[lane, str(n)] for lane, n in sorted(made.items())],
+    )
     print_table("Rows without a receipt", ["reason", "rows"], [[reason, str(n)] for reason, n in reasons.most_common()])

@@ -34,7 +34,9 @@ def command(kind: str, name: str, catalogue: str | None, as_json: bool) -> None:
     else:
         raise CatalogueError(f"show {kind!r}: {nearest(kind, [*_FOLDERS, 'traffic'])}")
     if as_json:
-        options.print_json({"schema_version": 1, "command": "show", "kind": kind, "entry": entry.model_dump(mode="json")})
+        options.print_json(
+            {"schema_version": 1, "command": "show", "kind": kind, "entry": entry.model_dump(mode="json")}
+        )
         return
     print_entry(kind, entry)
     if kind == "lane":

@@ -14,10 +14,26 @@ if TYPE_CHECKING:
 
 
 @click.command("validate")
-@click.option("--receipts", "receipt_files", multiple=True, type=click.Path(path_type=Path), help="Score these receipts (CSV) with the lanes' calibrations, without fitting to them.")
-@click.option("--lane", "lanes", multiple=True, metavar="LANE", help="Only these lanes (repeatable). Default: every lane with receipts.")
-@click.option("--fail-over", metavar="PERCENT", help="Exit with 3 when the median held-out step error is above this, e.g. 5%.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report: .md, .html or .json by its ending.")
+@click.option(
+    "--receipts",
+    "receipt_files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Score these receipts (CSV) with the lanes' calibrations, without fitting to them.",
+)
+@click.option(
+    "--lane",
+    "lanes",
+    multiple=True,
+    metavar="LANE",
+    help="Only these lanes (repeatable). Default: every lane with receipts.",
+)
+@click.option(
+    "--fail-over", metavar="PERCENT", help="Exit with 3 when the median held-out step error is above this, e.g. 5%."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write the report: .md, .html or .json by its ending."
+)
 @click.option("--plot", type=click.Path(path_type=Path), help="Write predicted against measured as .svg or .png.")
 @click.option("--force", is_flag=True, help="Replace what is there.")
 @options.calibration
@@ -28,10 +44,13 @@ def command(
     receipt_files: tuple[Path, ...], lanes: tuple[str, ...], fail_over: str | None, output: Path | None, plot: Path | None, force: bool,
     calibration: str | None, workers: int, catalogue: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Held-out errors of every lane with receipts: cells, sources, three-cell kits, transfer; rank accuracy and coverage."""
+    """Held-out errors of every lane with receipts: cells, sources, three-cell kits, transfer; rank accuracy and
+    coverage.
+    """
     from twin.errors import GateFailed, ReceiptError, nearest
     from twin.files import write_text
-    from twin.fitting.load import read_all, receipt_files as shipped, resolve_receipts
+    from twin.fitting.load import read_all, resolve_receipts
+    from twin.fitting.load import receipt_files as shipped
     from twin.fitting.validation import Validation, validate
     from twin.lane.catalogue import catalogue_roots
     from twin.report.validation import print_validation, validation_dict, validation_html, validation_markdown
@@ -62,7 +81,11 @@ def command(
     if output is not None:
         import json
 
-        render = {".md": lambda: validation_markdown(result), ".html": lambda: validation_html(result), ".json": lambda: json.dumps(summary, indent=1, allow_nan=False) + "\n"}
+        render = {
+            ".md": lambda: validation_markdown(result),
+            ".html": lambda: validation_html(result),
+            ".json": lambda: json.dumps(summary, indent=1, allow_nan=False) + "\n",
+        }
         if output.suffix not in render:
             raise ReceiptError(f"{output}: the ending decides the format; expected .md, .html or .json.")
         write_text(output, render[output.suffix](), force=force)
@@ -76,7 +99,11 @@ def command(
         print_validation(result, skipped)
     median = summary["summary"]["held_out"]["step_median"]
     if gate is not None and (median is None or median > gate):
-        shown = "there is no held-out step time" if median is None else f"the median held-out step error is {100 * median:.1f} %"
+        shown = (
+            "there is no held-out step time"
+            if median is None
+            else f"the median held-out step error is {100 * median:.1f} %"
+        )
         raise GateFailed(f"validate: {shown}, the gate is {100 * gate:.1f} %.")
 
 
@@ -90,9 +117,18 @@ def _given(files: tuple[Path, ...], roots: tuple[Path, ...]) -> tuple[list[Recei
     skipped: list[tuple[str, str]] = []
     for path in files:
         if is_evidence(path):
-            rules = next((root / "calibration" / "evidence" / "rules.toml" for root in roots if (root / "calibration" / "evidence" / "rules.toml").is_file()), None)
+            rules = next(
+                (
+                    root / "calibration" / "evidence" / "rules.toml"
+                    for root in roots
+                    if (root / "calibration" / "evidence" / "rules.toml").is_file()
+                ),
+                None,
+            )
             if rules is None:
-                raise ReceiptError(f"{path}: a table of runs needs calibration/evidence/rules.toml in a catalogue to say which lanes its rows are of.")
+                raise ReceiptError(
+                    f"{path}: a table of runs needs calibration/evidence/rules.toml in a catalogue to say which lanes its rows are of."
+                )
             receipts, log = clean(path, read_rules(rules))
             skipped += [(line.id, line.reason) for line in log if not line.receipts]
         else:

@@ -1,6 +1,7 @@
 """A calibration: what a fit learnt of the coefficients of one lane, as a JSON file of plain numbers.
 
-A parameter is the logarithm of a factor on a catalogue value. The file carries means, covariance, the receipts the fit saw
+A parameter is the logarithm of a factor on a catalogue value. The file carries means, covariance, the receipts the
+fit saw
 (by id) and their range, and which parameters the data did not move. Predictions draw factors from it.
 """
 
@@ -118,11 +119,15 @@ def calibration_names(roots: Sequence[Path]) -> list[str]:
 
 
 def find_calibration(name_or_path: str, roots: Sequence[Path]) -> Path | None:
-    """The file of a calibration: a path to a .json file, or a name under calibration/fits of the roots; None if unknown."""
+    """The file of a calibration: a path to a .json file, or a name under calibration/fits of the roots; None if
+    unknown.
+    """
     if name_or_path.endswith(".json"):
         path = Path(name_or_path)
         if not path.is_file():
-            raise CalibrationError(f"--calibration {name_or_path!r}: no such file; write one with `twin fit RECEIPTS --lane LANE -o {path.name}`.")
+            raise CalibrationError(
+                f"--calibration {name_or_path!r}: no such file; write one with `twin fit RECEIPTS --lane LANE -o {path.name}`."
+            )
         return path
     for root in roots:
         path = root / "calibration" / "fits" / f"{name_or_path}.json"
@@ -140,7 +145,9 @@ def read_calibration(path: Path) -> tuple[Calibration, str]:
         raw = json.loads(data)
         if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
             found = raw.get("schema_version") if isinstance(raw, dict) else None
-            raise CalibrationError(f"{path}: schema_version is {found!r}, expected {SCHEMA_VERSION}; fit it again with `twin fit`.")
+            raise CalibrationError(
+                f"{path}: schema_version is {found!r}, expected {SCHEMA_VERSION}; fit it again with `twin fit`."
+            )
         calibration = Calibration.model_validate(raw)
     except OSError as error:
         raise CalibrationError(f"{path}: cannot be read ({error.strerror}).") from None
@@ -155,13 +162,17 @@ def read_calibration(path: Path) -> tuple[Calibration, str]:
     return calibration, hashlib.sha256(data).hexdigest()
 
 
-def load_calibration(name_or_path: str, lane_name: str, base: Mapping[str, Coefficient], roots: Sequence[Path]) -> tuple[Calibration, str]:
+def load_calibration(
+    name_or_path: str, lane_name: str, base: Mapping[str, Coefficient], roots: Sequence[Path]
+) -> tuple[Calibration, str]:
     """The calibration to use for a lane, "priors" included; raises CalibrationError when it belongs to another lane."""
     if name_or_path == "priors":
         return prior_calibration(lane_name, base), ""
     path = find_calibration(name_or_path, roots)
     if path is None:
-        raise CalibrationError(f"no calibration named {name_or_path!r}; {nearest(name_or_path, [*calibration_names(roots), 'priors'])}")
+        raise CalibrationError(
+            f"no calibration named {name_or_path!r}; {nearest(name_or_path, [*calibration_names(roots), 'priors'])}"
+        )
     calibration, sha256 = read_calibration(path)
     if not {p.key for p in calibration.parameters} & {c.key for c in base.values()}:
         raise CalibrationError(
@@ -170,4 +181,11 @@ def load_calibration(name_or_path: str, lane_name: str, base: Mapping[str, Coeff
     return calibration, sha256
 
 
-__all__ = ["Calibration", "calibration_names", "load_calibration", "prior_calibration", "read_calibration", "shipped_root"]
+__all__ = [
+    "Calibration",
+    "calibration_names",
+    "load_calibration",
+    "prior_calibration",
+    "read_calibration",
+    "shipped_root",
+]

@@ -1,10 +1,10 @@
 """What the model says of a receipt: the quantity it measured, from the step model and the receipt's own acceptance.
 
-    step_time           the step; `pass_time` leaves out the host gap, which a profiler's pass does not see
-    tok_s_per_stream    tokens per step / step
-    tok_s_aggregate     streams x tokens per step / step; with `wall_with_ttft` every request's prefill stops all streams:
-                        C x out / (out / tokens per step x step + C x prefill)
-    ttft, prefill_tok_s a lone request
+step_time           the step; `pass_time` leaves out the host gap, which a profiler's pass does not see
+tok_s_per_stream    tokens per step / step
+tok_s_aggregate     streams x tokens per step / step; with `wall_with_ttft` every request's prefill stops all streams:
+                    C x out / (out / tokens per step x step + C x prefill)
+ttft, prefill_tok_s a lone request
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Array = npt.NDArray[np.float64]
 #: Noise samples a parameter vector in a fit: forty layers a sample already average the routing draw.
 FIT_SAMPLES = 12
 DEFAULT_OUTPUT_TOKENS = 512
-#: Prior of the sharing parameter (diversity = class diversity / (1 + sharing)): prompts on one topic, one prompt repeated.
+#: Prior of the sharing parameter (diversity = class diversity / (1 + sharing)): prompts on one topic, one prompt
+#: repeated.
 PRIOR_SHARING = {"similar": 0.4, "same": 4.0}
 #: Relative scatter of one stream's acceptance from cell to cell of one workload: other prompts, other sampling.
 CELL_ACCEPTANCE_LOG_SD = 0.05
@@ -53,15 +54,24 @@ class ReceiptCell:
 
     @property
     def acceptance_key(self) -> str | None:
-        """The parameter that a tok/s receipt without its own acceptance shares with its siblings; None when it has one."""
+        """The parameter that a tok/s receipt without its own acceptance shares with its siblings; None when it has
+        one.
+        """
         r = self.receipt
-        if r.tokens_per_step is not None or r.k == 0 or self.versus is not None or r.quantity not in ("tok_s_per_stream", "tok_s_aggregate"):
+        if (
+            r.tokens_per_step is not None
+            or r.k == 0
+            or self.versus is not None
+            or r.quantity not in ("tok_s_per_stream", "tok_s_aggregate")
+        ):
             return None
         return f"acceptance.{r.lane}.{r.traffic}.{r.workload}.k{r.k}"
 
     @property
     def sharing_key(self) -> str | None:
-        """The parameter for what concurrent streams of this workload have in common; None for unrelated or single streams."""
+        """The parameter for what concurrent streams of this workload have in common; None for unrelated or single
+        streams.
+        """
         r = self.receipt
         if r.concurrency == 1 or r.prompts in ("", "unrelated"):
             return None
@@ -81,12 +91,21 @@ def resolve_cell(receipt: Receipt, lane: Lane, traffic: TrafficClass, versus_lan
         quantity = "step_time" if receipt.quantity == "step_time_ratio" else "tok_s_aggregate"
         change = {"quantity": quantity, "versus_lane": "", "versus_k": None}
         one = resolve_cell(receipt.model_copy(update=change), lane, traffic)
-        side = {"lane": versus_lane.name, "k": receipt.versus_k, "verification": receipt.versus_verification or receipt.verification, "tokens_per_step": None}
+        side = {
+            "lane": versus_lane.name,
+            "k": receipt.versus_k,
+            "verification": receipt.versus_verification or receipt.verification,
+            "tokens_per_step": None,
+        }
         other = resolve_cell(receipt.model_copy(update=change | side), versus_lane, traffic)
-        return ReceiptCell(receipt, lane, traffic, one.tokens_per_step, float(np.hypot(one.log_sd, other.log_sd)), other)
+        return ReceiptCell(
+            receipt, lane, traffic, one.tokens_per_step, float(np.hypot(one.log_sd, other.log_sd)), other
+        )
     draft = lane.checkpoint.draft
     if receipt.k > 0 and draft is None:
-        raise ReceiptError(f"receipt {receipt.id!r}: k = {receipt.k} but checkpoint {lane.checkpoint.name!r} has no draft head.")
+        raise ReceiptError(
+            f"receipt {receipt.id!r}: k = {receipt.k} but checkpoint {lane.checkpoint.name!r} has no draft head."
+        )
     log_sd = receipt.noise
     if receipt.tokens_per_step is not None:
         kept = receipt.tokens_per_step
@@ -117,7 +136,11 @@ class FitNoise:
 
 
 def predict_cell(
-    cell: ReceiptCell, bases: Mapping[str, Mapping[str, Coefficient]], factors: Mapping[str, Array], vectors: int, noise: FitNoise
+    cell: ReceiptCell,
+    bases: Mapping[str, Mapping[str, Coefficient]],
+    factors: Mapping[str, Array],
+    vectors: int,
+    noise: FitNoise,
 ) -> Array:
     """The receipt's quantity in the receipt's unit for every parameter vector, shape (vectors,).
 
@@ -126,7 +149,9 @@ def predict_cell(
     if cell.versus is not None:
         quantity = cell.versus.receipt.quantity
         one = replace(cell, receipt=cell.receipt.model_copy(update={"quantity": quantity}), versus=None)
-        return predict_cell(one, bases, factors, vectors, noise) / predict_cell(cell.versus, bases, factors, vectors, noise)
+        return predict_cell(one, bases, factors, vectors, noise) / predict_cell(
+            cell.versus, bases, factors, vectors, noise
+        )
     receipt, lane = cell.receipt, cell.lane
     base = bases[lane.name]
     repeated = Values(base, {key: np.repeat(value, FIT_SAMPLES) for key, value in factors.items()})
@@ -138,7 +163,10 @@ def predict_cell(
     rows = float(receipt.rows) if receipt.rows is not None else receipt.k + 1.0
     batch = Batch(receipt.concurrency, receipt.k, rows, min(cell.tokens_per_step, rows), receipt.context_tokens)
     if cell.sharing_key is not None:
-        repeated = repeated.with_value("sharing", np.repeat(PRIOR_SHARING[receipt.prompts] * factors.get(cell.sharing_key, np.ones(vectors)), FIT_SAMPLES))
+        repeated = repeated.with_value(
+            "sharing",
+            np.repeat(PRIOR_SHARING[receipt.prompts] * factors.get(cell.sharing_key, np.ones(vectors)), FIT_SAMPLES),
+        )
     draws = noise.tiled(routing_shape(lane).layers, vectors)
     if receipt.quantity == "stage_time":
         if receipt.stage not in MECHANISMS:
@@ -149,7 +177,9 @@ def predict_cell(
     if receipt.quantity == "step_time":
         gap = _mean(repeated["host_gap"], vectors) if receipt.definition == "pass_time" else 0.0
         return (step - gap) * 1e3
-    kept = np.clip(cell.tokens_per_step * factors.get(cell.acceptance_key or "", np.ones(vectors)), 1.0, receipt.k + 1.0)
+    kept = np.clip(
+        cell.tokens_per_step * factors.get(cell.acceptance_key or "", np.ones(vectors)), 1.0, receipt.k + 1.0
+    )
     if receipt.quantity == "tok_s_per_stream":
         return kept / step
     if receipt.quantity == "tok_s_aggregate":

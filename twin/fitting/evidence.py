@@ -1,6 +1,7 @@
 """Cleaning: from public tables of runs to receipts, by rules in a file, with a log line for every row.
 
-The table has one row a measured cell as its source stated it (free text for lane, workload, k). A rule says which lane the rows are of,
+The table has one row a measured cell as its source stated it (free text for lane, workload, k). A rule says which
+lane the rows are of,
 which traffic class their workload is, how their step time was defined and how noisy they are, or why they are excluded.
 The first rule that matches a row decides; a row that no rule matches is excluded and says so.
 """
@@ -22,18 +23,29 @@ from twin.fitting.receipts import MAX_BYTES, Receipt
 from twin.lane.catalogue import build, read_toml
 from twin.lane.sourced import Strict
 
-EVIDENCE_COLUMNS = {"id", "lane", "engine", "checkpoint", "parallelism", "k", "workload", "concurrency", "step_ms", "tok_s_aggregate"}
+EVIDENCE_COLUMNS = {
+    "id",
+    "lane",
+    "engine",
+    "checkpoint",
+    "parallelism",
+    "k",
+    "workload",
+    "concurrency",
+    "step_ms",
+    "tok_s_aggregate",
+}
 
 
 class Rule(Strict):
     """What to make of the rows whose id starts with one of `ids` and whose columns match the patterns of `match`."""
 
     ids: list[str] = Field(default=[], max_length=400)
-    match: dict[str, str] = {}
+    match: dict[str, str] = Field(default={}, max_length=16)
     lane: str = ""
     exclude: str = ""
     traffic: str = "mixed"
-    workloads: dict[str, str] = {}
+    workloads: dict[str, str] = Field(default={}, max_length=64)
     verification: Literal["token", "block", "greedy"] = "token"
     k: int | None = None
     tokens_per_step: float | None = None
@@ -89,7 +101,11 @@ def clean(table: Path, rules: Sequence[Rule]) -> tuple[list[Receipt], list[LogLi
     receipts: list[Receipt] = []
     log: list[LogLine] = []
     for number, row in enumerate(rows, start=2):
-        row = {name: (cell or "").strip() for name, cell in row.items() if isinstance(name, str) and not isinstance(cell, list)}
+        row = {
+            name: (cell or "").strip()
+            for name, cell in row.items()
+            if isinstance(name, str) and not isinstance(cell, list)
+        }
         ident = row.get("id") or f"line-{number}"
         rule = next((r for r in rules if _matches(r, row)), None)
         if rule is None:
@@ -120,7 +136,9 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
         return [], f"k is {row.get('k', '')!r}, not one number"
     if streams is None or streams != int(streams):
         return [], f"concurrency is {row.get('concurrency', '')!r}, not one number"
-    traffic = next((name for pattern, name in rule.workloads.items() if re.search(pattern, row.get("workload", ""))), rule.traffic)
+    traffic = next(
+        (name for pattern, name in rule.workloads.items() if re.search(pattern, row.get("workload", ""))), rule.traffic
+    )
     kept = _number(row.get("tokens_per_step", "")) if k else None
     if k and kept is None:
         kept = rule.tokens_per_step
@@ -128,7 +146,9 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
         kept = 1.0 + int(counted[2]) / (int(counted[1]) / k)
     if kept is not None and not 1.0 <= kept <= k + 1:
         return [], f"{kept:g} tokens per step cannot come of k = {k:g}"
-    context = _number(row.get("context_tokens", "").split()[0] if row.get("context_tokens") else "") or rule.context_tokens
+    context = (
+        _number(row.get("context_tokens", "").split()[0] if row.get("context_tokens") else "") or rule.context_tokens
+    )
     common: dict[str, Any] = {
         "source": row.get("source", ""), "date": row.get("date", ""), "lane": rule.lane, "traffic": traffic, "workload": row.get("workload", "")[:60],
         "k": int(k), "verification": rule.verification, "context_tokens": max(1, int(context)), "concurrency": int(streams),
@@ -138,25 +158,56 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
     if rows is not None:
         common["rows"] = rows
     step, inferred = _number(row.get("step_ms", "")), _number(row.get("step_ms_derived", ""))
-    if k == 0 and step is None and inferred is None and per_stream is None and rate is not None and rule.aggregate_definition != "wall_with_ttft":
+    if (
+        k == 0
+        and step is None
+        and inferred is None
+        and per_stream is None
+        and rate is not None
+        and rule.aggregate_definition != "wall_with_ttft"
+    ):
         inferred = 1e3 * streams / rate
     if step is not None or inferred is not None:
         definition = rule.step_definition if step is not None else "step_interval"
         value = step if step is not None else inferred
-        return [Receipt(id=ident, quantity="step_time", definition=definition, value=value, unit="ms", **common)], "step time"
+        return [
+            Receipt(id=ident, quantity="step_time", definition=definition, value=value, unit="ms", **common)
+        ], "step time"
     if per_stream is not None:
-        return [Receipt(id=ident, quantity="tok_s_per_stream", definition="first_to_last_token", value=per_stream, unit="tok/s", **common)], "tok/s per stream"
+        return [
+            Receipt(
+                id=ident,
+                quantity="tok_s_per_stream",
+                definition="first_to_last_token",
+                value=per_stream,
+                unit="tok/s",
+                **common,
+            )
+        ], "tok/s per stream"
     if rate is not None:
         output = _number(_found(r"(\d+) (?:forced )?out", row.get("workload", ""))) or rule.output_tokens
         extra = {"output_tokens": int(output)} if output else {}
-        return [Receipt(id=ident, quantity="tok_s_aggregate", definition=rule.aggregate_definition, value=rate, unit="tok/s", **common, **extra)], "aggregate tok/s"
+        return [
+            Receipt(
+                id=ident,
+                quantity="tok_s_aggregate",
+                definition=rule.aggregate_definition,
+                value=rate,
+                unit="tok/s",
+                **common,
+                **extra,
+            )
+        ], "aggregate tok/s"
     if kept is not None:
         return [], "acceptance only: it belongs to a traffic class"
     return [], "no step time and no rate"
 
 
 def _prefill(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt], str]:
-    context, rate = _number(row.get("context_tokens", "").split()[0] if row.get("context_tokens") else ""), _number(row.get("prefill_tok_s", ""))
+    context, rate = (
+        _number(row.get("context_tokens", "").split()[0] if row.get("context_tokens") else ""),
+        _number(row.get("prefill_tok_s", "")),
+    )
     if context is None or rate is None or context < 256:
         return [], "a prefill rate without its prompt length"
     receipt = Receipt(
@@ -167,9 +218,14 @@ def _prefill(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt]
 
 
 def _rows(row: dict[str, str], rule: Rule, k: int, streams: int, kept: float | None) -> int | None:
-    """Verified rows a stream: all k + 1, what the row states, or about what is kept and one more when confidence caps them."""
+    """Verified rows a stream: all k + 1, what the row states, or about what is kept and one more when confidence caps
+    them.
+    """
     if rule.rows == "stated":
-        stated = _number(_found(r"M=(\d+)", row.get("verification", "")) or _found(r"(\d+) batch tokens", row.get("verification", "")))
+        stated = _number(
+            _found(r"M=(\d+)", row.get("verification", ""))
+            or _found(r"(\d+) batch tokens", row.get("verification", ""))
+        )
         return None if stated is None else max(1, round(stated / streams))
     if rule.rows == "capped" and kept is not None:
         return int(min(k + 1, round(kept + 1)))

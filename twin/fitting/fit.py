@@ -1,9 +1,13 @@
 """`twin fit`: receipts in, one calibration a lane out.
 
-Maximum a posteriori by bounded least squares on log factors, several starts. Step totals identify only a few combinations
-of stages, so every coefficient has a prior and the fit says how many parameters the receipts determine: the effective number
-is the trace of I - (posterior covariance)(prior covariance)^-1 (Tarantola 2005, section 3.2.3: the resolution operator), and a parameter whose
-variance the receipts hardly shrank is called prior-dominated. Covariance is from the Jacobian (Laplace), widened when the receipts scatter more
+Maximum a posteriori by bounded least squares on log factors, several starts. Step totals identify only a few
+combinations
+of stages, so every coefficient has a prior and the fit says how many parameters the receipts determine: the effective
+number
+is the trace of I - (posterior covariance)(prior covariance)^-1 (Tarantola 2005, section 3.2.3: the resolution
+operator), and a parameter whose
+variance the receipts hardly shrank is called prior-dominated. Covariance is from the Jacobian (Laplace), widened when
+the receipts scatter more
 than their stated noise.
 """
 
@@ -49,7 +53,9 @@ class Residual:
 
 @dataclass(frozen=True)
 class FitResult:
-    """A finished fit: one calibration a lane, residuals in the order of the receipts, and what the fit can say of itself."""
+    """A finished fit: one calibration a lane, residuals in the order of the receipts, and what the fit can say of
+    itself.
+    """
 
     calibrations: dict[str, Calibration]
     residuals: tuple[Residual, ...]
@@ -64,13 +70,16 @@ def fit_receipts(
     cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, prior: Mapping[str, tuple[float, float]] | None = None, starts: int = STARTS,
     mcmc_steps: int = 0,
 ) -> FitResult:  # fmt: skip
-    """Fit the lanes of `cells` together. `prior` overrides (mean, sd) of log factors by key (what other lanes have learnt).
+    """Fit the lanes of `cells` together. `prior` overrides (mean, sd) of log factors by key (what other lanes have
+    learnt).
     With `mcmc_steps` the Laplace posterior is replaced by an ensemble sampler's.
 
     Raises CalibrationError when there is nothing to fit.
     """
     if not cells:
-        raise CalibrationError("no receipt to fit: none has use = fit for this lane; `twin fit` takes CSV files of receipts.")
+        raise CalibrationError(
+            "no receipt to fit: none has use = fit for this lane; `twin fit` takes CSV files of receipts."
+        )
     objective = Objective(cells, prior=prior)
     theta, agree = _solve(objective, seed, starts=starts)
     jacobian = objective.jacobian(theta)
@@ -112,11 +121,17 @@ def _widened(posterior: Array, prior_sd: Array, inflation: float) -> Array:
 
 
 def fit_lanes(
-    cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, executor: Executor | None = None, mcmc_steps: int = 0
+    cells: Sequence[ReceiptCell],
+    *,
+    name: str = "",
+    seed: int = 0,
+    executor: Executor | None = None,
+    mcmc_steps: int = 0,
 ) -> FitResult:
     """Fit every lane of `cells` with what its parts have learnt on other lanes.
 
-    Lanes tied by a ratio are fitted together. A first pass fits each group from the catalogue's priors; the second gives it what
+    Lanes tied by a ratio are fitted together. A first pass fits each group from the catalogue's priors; the second
+    gives it what
     the other groups' receipts say of the devices, links and engines it shares with them.
     """
     groups = _groups(cells)
@@ -126,7 +141,12 @@ def fit_lanes(
     first = list(run(_fit_group, [(group, "", seed, None, 1, 0) for group in groups]))
     known = [c for result in first for c in result.calibrations.values()]
     priors = [learnt([c for c in known if c.lane not in result.calibrations]) for result in first]
-    second = list(run(_fit_group, [(group, name, seed, prior, STARTS, mcmc_steps) for group, prior in zip(groups, priors, strict=True)]))
+    second = list(
+        run(
+            _fit_group,
+            [(group, name, seed, prior, STARTS, mcmc_steps) for group, prior in zip(groups, priors, strict=True)],
+        )
+    )
     calibrations = {lane: c for result in second for lane, c in result.calibrations.items()}
     residuals = tuple(r for result in second for r in result.residuals)
     effective = sum(result.effective_parameters for result in second)
@@ -138,7 +158,9 @@ def fit_lanes(
     )  # fmt: skip
 
 
-def _fit_group(item: tuple[list[ReceiptCell], str, int, Mapping[str, tuple[float, float]] | None, int, int]) -> FitResult:
+def _fit_group(
+    item: tuple[list[ReceiptCell], str, int, Mapping[str, tuple[float, float]] | None, int, int],
+) -> FitResult:
     cells, name, seed, prior, starts, mcmc_steps = item
     return fit_receipts(cells, name=name, seed=seed, prior=prior, starts=starts, mcmc_steps=mcmc_steps)
 
@@ -155,7 +177,8 @@ def _groups(cells: Sequence[ReceiptCell]) -> list[list[ReceiptCell]]:
 
 
 def learnt(calibrations: Sequence[Calibration]) -> dict[str, tuple[float, float]]:
-    """What fits of other lanes say of shared parts: (mean, sd) of log factors, weighted by precision, no narrower than their scatter.
+    """What fits of other lanes say of shared parts: (mean, sd) of log factors, weighted by precision, no narrower
+    than their scatter.
 
     Parameters of a lane or of its workloads do not travel; half of a prior's width always remains.
     """
@@ -185,7 +208,16 @@ def _solve(objective: Objective, seed: int, starts: int) -> tuple[Array, bool]:
     for start in range(starts):
         x0 = mean + (0.0 if start == 0 else 0.7 * sd * rng.standard_normal(len(sd)))
         low, high = mean - 5.0 * sd, mean + 5.0 * sd
-        result = least_squares(objective.residuals, np.clip(x0, low, high), jac=objective.jacobian, bounds=(low, high), x_scale=sd, max_nfev=40, xtol=1e-7, ftol=1e-7)
+        result = least_squares(
+            objective.residuals,
+            np.clip(x0, low, high),
+            jac=objective.jacobian,
+            bounds=(low, high),
+            x_scale=sd,
+            max_nfev=40,
+            xtol=1e-7,
+            ftol=1e-7,
+        )
         found.append((float(result.cost), np.asarray(result.x)))
     best = min(found, key=lambda item: item[0])
     agree = all(cost <= best[0] * 1.02 + 0.05 for cost, _ in found)
@@ -235,7 +267,9 @@ def _range(receipts: Sequence[Receipt]) -> CalibratedRange:
 
 
 def _residual_log_sd(own: Sequence[Residual]) -> float:
-    """Scatter of step-like receipts around the model, robust (from the median), with a floor for what the model leaves out."""
+    """Scatter of step-like receipts around the model, robust (from the median), with a floor for what the model leaves
+    out.
+    """
     errors = [abs(np.log1p(r.relative_error)) for r in own if r.cell.receipt.quantity not in ("ttft", "prefill_tok_s")]
     if not errors:
         return 0.05

@@ -36,7 +36,9 @@ def resolve_receipts(receipts: Iterable[Receipt], roots: Sequence[Path]) -> list
     for receipt in receipts:
         try:
             versus = load_lane(receipt.versus_lane, roots) if receipt.versus_lane else None
-            cells.append(resolve_cell(receipt, load_lane(receipt.lane, roots), load_traffic(receipt.traffic, roots), versus))
+            cells.append(
+                resolve_cell(receipt, load_lane(receipt.lane, roots), load_traffic(receipt.traffic, roots), versus)
+            )
         except ReceiptError:
             raise
         except TwinError as error:

@@ -1,4 +1,5 @@
-"""The full posterior by an ensemble sampler (emcee; Goodman and Weare 2010), for those who do not trust the Laplace one.
+"""The full posterior by an ensemble sampler (emcee; Goodman and Weare 2010), for those who do not trust the Laplace
+one.
 
 The walkers of a step are one vectorised evaluation, so a lane of fifty receipts takes about a minute.
 """
@@ -14,10 +15,13 @@ from twin.fitting.objective import Objective
 Array = npt.NDArray[np.float64]
 
 
-def sample_posterior(objective: Objective, start: Array, covariance: Array, *, steps: int, seed: int) -> tuple[Array, Array]:
+def sample_posterior(
+    objective: Objective, start: Array, covariance: Array, *, steps: int, seed: int
+) -> tuple[Array, Array]:
     """Mean and covariance of the posterior, `(parameters,)` and `(parameters, parameters)`.
 
-    Raises CalibrationError when emcee is missing or the chain is too short to trust (50 autocorrelation times are wanted).
+    Raises CalibrationError when emcee is missing or the chain is too short to trust (50 autocorrelation times are
+    wanted).
     """
     try:
         import emcee
@@ -35,6 +39,8 @@ def sample_posterior(objective: Objective, start: Array, covariance: Array, *, s
     sampler.run_mcmc(positions, steps)
     time = float(np.max(sampler.get_autocorr_time(quiet=True, tol=0)))
     if not np.isfinite(time) or steps < 20 * time:
-        raise CalibrationError(f"--mcmc {steps}: the chain's autocorrelation time is {time:.0f} steps; give at least {int(50 * time) + 1}.")
+        raise CalibrationError(
+            f"--mcmc {steps}: the chain's autocorrelation time is {time:.0f} steps; give at least {int(50 * time) + 1}."
+        )
     chain = sampler.get_chain(discard=steps // 3, flat=True)
     return np.mean(chain, axis=0), np.cov(chain, rowvar=False).reshape(count, count)

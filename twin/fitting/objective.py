@@ -33,7 +33,13 @@ class Parameter:
 class Objective:
     """Receipts and priors as a vector of residuals; `free` are the keys that move, all others stay at factor 1."""
 
-    def __init__(self, cells: Sequence[ReceiptCell], *, free: Sequence[str] | None = None, prior: Mapping[str, tuple[float, float]] | None = None) -> None:
+    def __init__(
+        self,
+        cells: Sequence[ReceiptCell],
+        *,
+        free: Sequence[str] | None = None,
+        prior: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
         self.cells = list(cells)
         self._noise = FitNoise()
         self._bases = {lane.name: coefficients(lane) for cell in self.cells for lane in cell.lanes}
@@ -41,7 +47,9 @@ class Objective:
         known |= {c.key: c for cell in self.cells for c in shared_coefficients(cell)}
         chosen = [key for key in known if free is None or key in free]
         prior = prior or {}
-        self.parameters = [Parameter(key, known[key], prior.get(key, (0.0, known[key].prior_log_sd))[1]) for key in chosen]
+        self.parameters = [
+            Parameter(key, known[key], prior.get(key, (0.0, known[key].prior_log_sd))[1]) for key in chosen
+        ]
         self.prior_mean = np.array([prior.get(key, (0.0, 0.0))[0] for key in chosen])
         self._fixed = {key: value[0] for key, value in prior.items() if key in known and key not in chosen}
         self._index = {key: i for i, key in enumerate(chosen)}
@@ -76,7 +84,9 @@ class Objective:
         return np.concatenate([_robust(self.standardised(theta)), (theta - self.prior_mean) / self.prior_sd])
 
     def log_posterior(self, vectors: Array) -> Array:
-        """Log posterior up to a constant of every parameter vector, `(vectors,)`, from the same robust residuals as the fit."""
+        """Log posterior up to a constant of every parameter vector, `(vectors,)`, from the same robust residuals as
+        the fit.
+        """
         total = -0.5 * np.sum(((vectors - self.prior_mean) / self.prior_sd) ** 2, axis=1)
         for lane_names, rows in self._groups.items():
             predicted = np.log(self._group_predictions(lane_names, vectors, rows))
@@ -110,7 +120,9 @@ class Objective:
     def _group_predictions(self, lane_names: Sequence[str], vectors: Array, rows: Sequence[int]) -> Array:
         keys = self._keys_of(lane_names)
         factors = {
-            key: np.exp(vectors[:, self._index[key]]) if key in self._index else np.full(len(vectors), np.exp(self._fixed.get(key, 0.0)))
+            key: np.exp(vectors[:, self._index[key]])
+            if key in self._index
+            else np.full(len(vectors), np.exp(self._fixed.get(key, 0.0)))
             for key in keys
         }
         predicted: dict[tuple[object, ...], Array] = {}
@@ -118,7 +130,22 @@ class Objective:
         for position, row in enumerate(rows):
             cell = self.cells[row]
             r = cell.receipt
-            key = (r.traffic, r.k, r.rows, r.concurrency, r.context_tokens, r.quantity, r.stage, r.definition, r.output_tokens, cell.tokens_per_step, r.lane, r.versus_lane, cell.acceptance_key, cell.sharing_key)
+            key = (
+                r.traffic,
+                r.k,
+                r.rows,
+                r.concurrency,
+                r.context_tokens,
+                r.quantity,
+                r.stage,
+                r.definition,
+                r.output_tokens,
+                cell.tokens_per_step,
+                r.lane,
+                r.versus_lane,
+                cell.acceptance_key,
+                cell.sharing_key,
+            )
             if key not in predicted:
                 predicted[key] = predict_cell(cell, self._bases, factors, len(vectors), self._noise)
             out[position] = predicted[key]
@@ -131,7 +158,16 @@ def shared_coefficients(cell: ReceiptCell) -> list[Coefficient]:
     if (key := cell.acceptance_key) is not None:
         found.append(Coefficient(key, key, 1.0, "derived", "the workload's own acceptance around its class", "1"))
     if (key := cell.sharing_key) is not None:
-        found.append(Coefficient(key, key, PRIOR_SHARING[cell.receipt.prompts], "assumed", "what the workload's streams have in common", "1"))
+        found.append(
+            Coefficient(
+                key,
+                key,
+                PRIOR_SHARING[cell.receipt.prompts],
+                "assumed",
+                "what the workload's streams have in common",
+                "1",
+            )
+        )
     return found
 
 

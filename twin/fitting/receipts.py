@@ -32,15 +32,20 @@ Quantity = Literal[
     "tok_s_ratio",
     "stage_time",  # one named stage of a step, unit ms; `stage` says which
 ]
-Definition = Literal["", "first_to_last_token", "wall_with_ttft", "fixed_window", "pass_time", "step_interval", "chunk_interval"]
+Definition = Literal[
+    "", "first_to_last_token", "wall_with_ttft", "fixed_window", "pass_time", "step_interval", "chunk_interval"
+]
 Use = Literal["fit", "validate", "exclude"]
 
 
 class Receipt(Strict):
     """One measured quantity of one cell of a run. Times are in ms in the file's `value`, as people write them.
 
-    `tokens_per_step` carries the acceptance measured in the same run (bonus token included) or None; `workload` names the
-    harness's own prompts (cells of one workload share their acceptance), `prompts` whether its streams were of one kind; `rows` the verified rows a stream when the engine caps the verified prefix, else None (then k + 1); `noise` is the relative
+    `tokens_per_step` carries the acceptance measured in the same run (bonus token included) or None; `workload` names
+    the
+    harness's own prompts (cells of one workload share their acceptance), `prompts` whether its streams were of one
+    kind; `rows` the verified rows a stream when the engine caps the verified prefix, else None (then k + 1); `noise`
+    is the relative
     standard deviation between repeats of the run. `versus_*` name the other side of a ratio (this over that).
     """
 
@@ -106,14 +111,18 @@ def parse_receipts(text: str, *, where: str = "receipts") -> list[Receipt]:
                 raise ReceiptError(f"{where}: unknown column {name!r}; {nearest(name or '', COLUMNS)}")
         missing = [n for n, f in Receipt.model_fields.items() if f.is_required() and n not in header]
         if missing:
-            raise ReceiptError(f"{where}: the column {missing[0]!r} is missing; a receipt table has {', '.join(COLUMNS)}.")
+            raise ReceiptError(
+                f"{where}: the column {missing[0]!r} is missing; a receipt table has {', '.join(COLUMNS)}."
+            )
         receipts, seen = [], {}
         for number, row in enumerate(reader, start=2):
             if number > MAX_ROWS:
                 raise ReceiptError(f"{where}: more than {MAX_ROWS} rows; split the table.")
             receipt = _row(row, f"{where}, line {number}")
             if receipt.id in seen:
-                raise ReceiptError(f"{where}, line {number}: the id {receipt.id!r} was used in line {seen[receipt.id]}.")
+                raise ReceiptError(
+                    f"{where}, line {number}: the id {receipt.id!r} was used in line {seen[receipt.id]}."
+                )
             seen[receipt.id] = number
             receipts.append(receipt)
     except csv.Error as error:
@@ -139,9 +148,13 @@ def _row(row: dict[str, str | None], where: str) -> Receipt:
         receipt = Receipt(**values)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
-        raise ReceiptError(f"{where}, column {'.'.join(map(str, first['loc']))!r}: {first['msg']} (got {first.get('input')!r}).") from None
+        raise ReceiptError(
+            f"{where}, column {'.'.join(map(str, first['loc']))!r}: {first['msg']} (got {first.get('input')!r})."
+        ) from None
     if receipt.unit != _UNIT_OF[receipt.quantity]:
-        raise ReceiptError(f"{where}: {receipt.quantity} is in {_UNIT_OF[receipt.quantity]}, got the unit {receipt.unit!r}.")
+        raise ReceiptError(
+            f"{where}: {receipt.quantity} is in {_UNIT_OF[receipt.quantity]}, got the unit {receipt.unit!r}."
+        )
     if receipt.quantity.endswith("_ratio") and (not receipt.versus_lane or receipt.versus_k is None):
         raise ReceiptError(f"{where}: a ratio needs versus_lane and versus_k, the other side of it.")
     if receipt.use == "exclude" and not receipt.reason:
@@ -156,5 +169,10 @@ def receipts_csv(receipts: Iterable[Receipt], columns: Sequence[str] = COLUMNS) 
     writer.writerow(columns)
     for receipt in receipts:
         cells = receipt.model_dump()
-        writer.writerow(["" if cells[c] is None else f"{cells[c]:.10g}" if isinstance(cells[c], float) else cells[c] for c in columns])
+        writer.writerow(
+            [
+                "" if cells[c] is None else repr(cells[c]) if isinstance(cells[c], float) else cells[c]
+                for c in columns
+            ]
+        )
     return out.getvalue()

@@ -1,6 +1,7 @@
 """Scoring: a calibration's prediction of receipts it was not fitted to, with intervals.
 
-The interval of a held-out cell holds the posterior of the coefficients, the scatter of the lane's receipts around the model and
+The interval of a held-out cell holds the posterior of the coefficients, the scatter of the lane's receipts around the
+model and
 the receipt's own noise: what a repeat of that run would show.
 """
 
@@ -48,7 +49,8 @@ class Score:
 
 
 def score(cells: Sequence[ReceiptCell], calibration: Calibration, *, seed: int = 0) -> list[Score]:
-    """Predict every cell with `calibration`; parts it does not know keep their priors. Ratios need both lanes' calibrations
+    """Predict every cell with `calibration`; parts it does not know keep their priors. Ratios need both lanes'
+    calibrations
     and are left to fits.
     """
     noise = FitNoise()
@@ -74,12 +76,18 @@ def score(cells: Sequence[ReceiptCell], calibration: Calibration, *, seed: int =
         drawn = np.log(predict_cell(cell, bases, factors, DRAWS, noise))
         # The scatter of a lane's receipts already holds their noise: the larger of the two, not both.
         log_sd = float(np.sqrt(np.var(drawn) + max(cell.log_sd, calibration.residual_log_sd) ** 2))
-        out.append(Score(cell, predicted, predicted * float(np.exp(-1.645 * log_sd)), predicted * float(np.exp(1.645 * log_sd))))
+        out.append(
+            Score(
+                cell, predicted, predicted * float(np.exp(-1.645 * log_sd)), predicted * float(np.exp(1.645 * log_sd))
+            )
+        )
     return out
 
 
 def _borrowed(key: str | None, known: Sequence[str]) -> str | None:
-    """The known acceptance parameter closest to an unknown one: same workload at another k, else the class's only workload."""
+    """The known acceptance parameter closest to an unknown one: same workload at another k, else the class's only
+    workload.
+    """
     if key is None or key in known:
         return None
     stem, k = key.rsplit(".k", 1)

@@ -1,7 +1,9 @@
 """`twin validate`: held-out errors by cell and by source, three-cell kits, transfer, rank accuracy, coverage.
 
-Every number is of receipts that the fit behind it did not see. Folds are by a hash of the receipt id, so they do not move
-when receipts are added. Repeats of one cell (same lane, policy, streams, context, workload) stay in one fold: a cell is not held out
+Every number is of receipts that the fit behind it did not see. Folds are by a hash of the receipt id, so they do not
+move
+when receipts are added. Repeats of one cell (same lane, policy, streams, context, workload) stay in one fold: a cell
+is not held out
 while its twin is in the fit.
 """
 
@@ -73,7 +75,9 @@ def by_lane(cells: Sequence[ReceiptCell]) -> dict[str, list[ReceiptCell]]:
     return dict(groups)
 
 
-def cross_validate(cells: Sequence[ReceiptCell], split: Callable[[ReceiptCell], object] = fold_of, prior: Prior | None = None) -> list[Score]:
+def cross_validate(
+    cells: Sequence[ReceiptCell], split: Callable[[ReceiptCell], object] = fold_of, prior: Prior | None = None
+) -> list[Score]:
     """Every receipt of one lane predicted by a fit to the receipts of the other parts of `split`."""
     scores: list[Score] = []
     for part in sorted({split(cell) for cell in cells}, key=repr):
@@ -87,7 +91,8 @@ def cross_validate(cells: Sequence[ReceiptCell], split: Callable[[ReceiptCell], 
 
 
 def three_cells(cells: Sequence[ReceiptCell]) -> list[ReceiptCell]:
-    """The kit of a lane owner: plain decode (or the shortest draft) at one stream, the lane's k at one stream, the most used k near
+    """The kit of a lane owner: plain decode (or the shortest draft) at one stream, the lane's k at one stream, the
+    most used k near
     eight streams. Empty when a lane's receipts do not have the three.
     """
     usable = [c for c in cells if c.receipt.quantity in (*STEP, *RATE) and c.receipt.quantity != "stage_time"]
@@ -95,16 +100,23 @@ def three_cells(cells: Sequence[ReceiptCell]) -> list[ReceiptCell]:
     if len(usable) < 6 or not single:
         return []
     # A cell with its own acceptance says more than one without.
-    single.sort(key=lambda c: (c.receipt.k, c.receipt.rows or c.receipt.k + 1, c.receipt.tokens_per_step is None, c.receipt.id))
+    single.sort(
+        key=lambda c: (c.receipt.k, c.receipt.rows or c.receipt.k + 1, c.receipt.tokens_per_step is None, c.receipt.id)
+    )
     first = single[0]
     usual = max({c.receipt.k for c in usable}, key=lambda k: sum(c.receipt.k == k for c in usable))
     second = next((c for c in reversed(single) if c.receipt.k == usual and cell_key(c) != cell_key(first)), single[-1])
-    many = sorted((c for c in usable if c.receipt.concurrency > 1), key=lambda c: (abs(np.log(c.receipt.concurrency / 8)), c.receipt.id))
+    many = sorted(
+        (c for c in usable if c.receipt.concurrency > 1),
+        key=lambda c: (abs(np.log(c.receipt.concurrency / 8)), c.receipt.id),
+    )
     chosen = [first, second, *(many[:1] or single[-2:-1])]
     return chosen if len({cell_key(c) for c in chosen}) == 3 else []
 
 
-def _lane_scores(item: tuple[str, list[ReceiptCell], list[Calibration]]) -> tuple[str, list[Score], list[Score], list[Score], list[Score]]:
+def _lane_scores(
+    item: tuple[str, list[ReceiptCell], list[Calibration]],
+) -> tuple[str, list[Score], list[Score], list[Score], list[Score]]:
     """All held-out scores of one lane; a module-level function so that workers can run it."""
     lane, cells, others = item
     prior = learnt([c for c in others if c.lane != lane])
@@ -128,7 +140,8 @@ def transfer_calibration(cell: ReceiptCell, prior: Prior) -> Calibration:
 
     plain = prior_calibration(cell.lane.name, coefficients(cell.lane))
     parameters = [
-        p.model_copy(update={"log_factor": prior[p.key][0], "log_sd": prior[p.key][1]}) if p.key in prior else p for p in plain.parameters
+        p.model_copy(update={"log_factor": prior[p.key][0], "log_sd": prior[p.key][1]}) if p.key in prior else p
+        for p in plain.parameters
     ]
     covariance = np.diag([p.log_sd**2 for p in parameters]).tolist()
     return plain.model_copy(update={"parameters": parameters, "covariance": covariance, "name": "transfer"})
@@ -160,7 +173,11 @@ def summarise(scores: Sequence[Score]) -> Summary:
     """Medians and 90th percentiles of absolute relative errors, coverage and rank accuracy."""
 
     def errors(quantities: Sequence[str]) -> tuple[float | None, float | None]:
-        values = [abs(s.relative_error) for s in scores if s.cell.receipt.quantity in quantities and s.cell.receipt.quantity != "stage_time"]
+        values = [
+            abs(s.relative_error)
+            for s in scores
+            if s.cell.receipt.quantity in quantities and s.cell.receipt.quantity != "stage_time"
+        ]
         return (float(np.median(values)), float(np.quantile(values, 0.9))) if values else (None, None)
 
     step, rate = errors(STEP), errors(RATE)
@@ -172,7 +189,8 @@ def summarise(scores: Sequence[Score]) -> Summary:
 def rank_accuracy(scores: Sequence[Score]) -> float | None:
     """How often the faster of two settings of one lane and workload was named.
 
-    Pairs compare one quantity where a setting differs, and count when they measured more than 5 % apart and further than the two
+    Pairs compare one quantity where a setting differs, and count when they measured more than 5 % apart and further
+    than the two
     runs' own noise: below that a repeat could turn the measured order around.
     """
     groups: dict[tuple[object, ...], list[Score]] = defaultdict(list)

@@ -30,7 +30,8 @@ class MemorySum:
 def kv_tokens(lane: Lane) -> float:
     """Tokens of context the KV memory holds, at the checkpoint's bytes per token.
 
-    Engines keep more than the sheet's bytes per token (block padding, draft and index copies), so this is an upper bound.
+    Engines keep more than the sheet's bytes per token (block padding, draft and index copies), so this is an upper
+    bound.
     """
     return lane.placement.kv_memory.value / lane.checkpoint.kv_bytes_per_token.value
 
@@ -61,7 +62,13 @@ def memory_sums(lane: Lane) -> tuple[MemorySum, ...]:
     }
     if placement.engram_on == "primary":
         shared["Engram tables"] = sum(tables)
-    sums = [MemorySum(f"primary ({lane.devices['primary'].name})", tuple((n, b / ranks) for n, b in shared.items()), lane.devices["primary"].memory.value)]
+    sums = [
+        MemorySum(
+            f"primary ({lane.devices['primary'].name})",
+            tuple((n, b / ranks) for n, b in shared.items()),
+            lane.devices["primary"].memory.value,
+        )
+    ]
     cold = lane.cold_experts * a_layer_s_expert
     if placement.cold_on == "sidecar":
         sidecars = placement.sidecars.value if placement.sidecars else float(ranks)

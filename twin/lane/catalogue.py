@@ -47,7 +47,9 @@ def catalogue_roots(extra: str | Path | None = None) -> tuple[Path, ...]:
         if given is not None:
             path = Path(given)
             if not path.is_dir():
-                raise CatalogueError(f"{name}: {str(path)!r} is not a folder; expected one with hardware/lanes/ and so on inside.")
+                raise CatalogueError(
+                    f"{name}: {str(path)!r} is not a folder; expected one with hardware/lanes/ and so on inside."
+                )
             roots.append(path)
     return (*roots, shipped_root())
 
@@ -62,7 +64,9 @@ def find(folder: str, name: str, roots: Sequence[Path]) -> Path:
     """The file of one catalogue entry. Raises CatalogueError with the nearest names."""
     kind = folder.removesuffix("s")
     if not _NAME.fullmatch(name):
-        raise CatalogueError(f"{kind} {name!r}: a name has letters, digits, dots and dashes only; {nearest(name, names(folder, roots))}")
+        raise CatalogueError(
+            f"{kind} {name!r}: a name has letters, digits, dots and dashes only; {nearest(name, names(folder, roots))}"
+        )
     for root in roots:
         base = root / "hardware" / folder
         path = base / f"{name}.toml"
@@ -112,7 +116,9 @@ def _explain(item: Any, model: type[Strict], where: str) -> str:
 
 def _load_raw(folder: str, name: str, roots: Sequence[Path], seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if name in seen or len(seen) > 8:
-        raise CatalogueError(f"hardware/{folder}/{seen[0]}.toml: `extends` goes in a circle: {' -> '.join((*seen, name))}.")
+        raise CatalogueError(
+            f"hardware/{folder}/{seen[0]}.toml: `extends` goes in a circle: {' -> '.join((*seen, name))}."
+        )
     raw = read_toml(find(folder, name, roots))
     parent = raw.pop("extends", None)
     if parent is None:
@@ -157,7 +163,10 @@ def load_lane(name: str, roots: Sequence[Path]) -> Lane:
         "checkpoint": load_entry("checkpoints", found.checkpoint, roots),
         "engine": load_entry("engines", found.engine, roots),
     }
-    keep = {key: getattr(found, key) for key in ("name", "title", "description", "aliases", "calibration", "placement", "policy")}
+    keep = {
+        key: getattr(found, key)
+        for key in ("name", "title", "description", "aliases", "calibration", "placement", "policy")
+    }
     return build(Lane, keep | parts, str(find("lanes", name, roots)))
 
 

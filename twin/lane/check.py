@@ -46,7 +46,12 @@ def check_sources(where: str, entry: Any) -> Iterator[Finding]:
     """A value without a source is an error; an assumed one is listed."""
     for key, value in sourced_values(entry):
         if not value.source.strip():
-            yield Finding("source", "error", f"{where}: {key}", f"{value.text} has no source; add source = \"...\" and kind = \"...\".")
+            yield Finding(
+                "source",
+                "error",
+                f"{where}: {key}",
+                f'{value.text} has no source; add source = "..." and kind = "...".',
+            )
         elif value.kind == "assumed":
             yield Finding("assumed", "assumed", f"{where}: {key}", f"{value.text}: {value.source}")
 
@@ -82,7 +87,12 @@ def _check_capacity(where: str, lane: Lane) -> Iterator[Finding]:
     for memory in memory_sums(lane):
         if not memory.fits:
             parts = " + ".join(f"{size / 2**30:.1f} GiB {part}" for part, size in memory.parts if size)
-            yield Finding("capacity", "error", where, f"{memory.memory}: {parts} = {memory.needed_bytes / 2**30:.1f} GiB, more than {memory.capacity_bytes / 2**30:.1f} GiB.")
+            yield Finding(
+                "capacity",
+                "error",
+                where,
+                f"{memory.memory}: {parts} = {memory.needed_bytes / 2**30:.1f} GiB, more than {memory.capacity_bytes / 2**30:.1f} GiB.",
+            )
 
 
 def _check_units(where: str, lane: Lane) -> Iterator[Finding]:
@@ -94,7 +104,12 @@ def _check_units(where: str, lane: Lane) -> Iterator[Finding]:
     for key, value in sourced_values(lane):
         low, high = ranges.get(key.rsplit(".", 1)[-1], (float("-inf"), float("inf")))
         if not low <= value.value <= high:
-            yield Finding("plausible", "warning", f"{where}: {key}", f"{value.text} is outside {low:g} to {high:g} in base units; check the unit.")
+            yield Finding(
+                "plausible",
+                "warning",
+                f"{where}: {key}",
+                f"{value.text} is outside {low:g} to {high:g} in base units; check the unit.",
+            )
 
 
 def _check_policy(where: str, lane: Lane) -> Iterator[Finding]:

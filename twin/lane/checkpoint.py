@@ -45,7 +45,8 @@ class Checkpoint(Strict):
 
     `dense_bytes` are the weights every step reads in all layers together (attention, shared experts, routers), without
     the output head (`head_bytes`, read once a step). `kv_bytes_per_token` is what one token of context keeps in memory
-    over all layers; `kv_read_bytes_per_token` is what one step reads of it a stream; `attention_window` bounds that read
+    over all layers; `kv_read_bytes_per_token` is what one step reads of it a stream; `attention_window` bounds that
+    read
     where attention is windowed or selects (0: no bound).
     """
 

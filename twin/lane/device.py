@@ -10,7 +10,8 @@ from twin.lane.sourced import Bytes, BytesPerSecond, Flops, Money, Number, Secon
 class Device(Strict):
     """One kind of processor with its memory.
 
-    `read_bandwidth` is what a large read achieves, not the sheet's figure; `kernel_floor` is how long the smallest kernel
+    `read_bandwidth` is what a large read achieves, not the sheet's figure; `kernel_floor` is how long the smallest
+    kernel
     keeps the device busy under graph replay; `compute` is the dense peak the prefill roofline uses.
     """
 

@@ -21,11 +21,15 @@ class CollectiveLaw(Strict):
 class Engine(Strict):
     """What the software does with a step.
 
-    `launches_per_step` small kernels each keep the device busy for `launch_time`; `moe_floor` is paid by every call of the
+    `launches_per_step` small kernels each keep the device busy for `launch_time`; `moe_floor` is paid by every call
+    of the
     expert kernel; `row_time` is the work proportional to verified rows in one layer; `context_time` is the work of
-    the attention index for one row and one context token, over all layers; `host_gap` is the host's time between steps that the
-    device waits for; `launches_beside_sidecar` of the small kernels run between publishing the hidden states and waiting
-    for the sidecar's result; `collective_chunks` is into how many pieces a layer's all-reduce is cut to overlap with compute.
+    the attention index for one row and one context token, over all layers; `host_gap` is the host's time between
+    steps that the
+    device waits for; `launches_beside_sidecar` of the small kernels run between publishing the hidden states and
+    waiting
+    for the sidecar's result; `collective_chunks` is into how many pieces a layer's all-reduce is cut to overlap with
+    compute.
     `token_buckets` are the captured graph sizes in tokens ((k+1) x streams is rounded up to the next one).
     """
 

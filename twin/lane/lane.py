@@ -15,8 +15,10 @@ from twin.lane.sourced import Amount, Bytes, Count, Number, Strict, within
 class Placement(Strict):
     """Where a layer's experts live.
 
-    `hot` experts of every layer are in the primary devices, the rest on `cold_on`: a sidecar GPU, host memory read over a
-    link, or nowhere (all resident). `tensor_parallel` splits every matrix, `expert_parallel` deals whole experts to ranks.
+    `hot` experts of every layer are in the primary devices, the rest on `cold_on`: a sidecar GPU, host memory read
+    over a
+    link, or nowhere (all resident). `tensor_parallel` splits every matrix, `expert_parallel` deals whole experts to
+    ranks.
     `map_mismatch` scales the cold share of routes of traffic that the hot map was not made for (1: as the class says).
     `map_kind` blind: tensors went to the cold place whole, without regard to which experts are popular.
     """
@@ -58,7 +60,7 @@ class LaneFile(Strict):
     aliases: list[str] = Field(default=[], max_length=64)
     calibration: str = ""
     devices: dict[Literal["primary", "sidecar", "host"], str]
-    links: dict[Literal["peer", "sidecar", "host"], str] = {}
+    links: dict[Literal["peer", "sidecar", "host"], str] = Field(default={}, max_length=8)
     checkpoint: str
     engine: str
     placement: Placement
@@ -84,9 +86,13 @@ class Lane(Strict):
     def _whole(self) -> Lane:
         experts, hot = int(self.checkpoint.experts.value), self.placement.hot.value
         if not 0 <= hot <= experts:
-            raise ValueError(f"placement.hot is {hot:g}; the checkpoint has {experts} experts a layer, so expected 0 to {experts}")
+            raise ValueError(
+                f"placement.hot is {hot:g}; the checkpoint has {experts} experts a layer, so expected 0 to {experts}"
+            )
         if self.placement.cold_on == "none" and hot != experts:
-            raise ValueError(f'placement.cold_on is "none" but only {hot:g} of {experts} experts are hot; say where the rest live')
+            raise ValueError(
+                f'placement.cold_on is "none" but only {hot:g} of {experts} experts are hot; say where the rest live'
+            )
         if self.placement.cold_on == "sidecar":
             self._needs("sidecar", self.engine.sidecar_call_time is not None, "engine.sidecar_call_time")
         if self.placement.cold_on == "host":
@@ -94,7 +100,7 @@ class Lane(Strict):
         if self.ranks > 1 and not self.engine.collectives:
             raise ValueError("placement.tensor_parallel is above 1 but the engine has no collectives")
         if self.ranks > 1 and "peer" not in self.links:
-            raise ValueError('placement.tensor_parallel is above 1 but links.peer is missing')
+            raise ValueError("placement.tensor_parallel is above 1 but links.peer is missing")
         if self.ranks % self.placement.expert_parallel.value:
             raise ValueError("placement.expert_parallel must divide placement.tensor_parallel")
         return self

@@ -17,15 +17,19 @@ MAX_CONTEXT = 16_000_000
 
 
 def parse_concurrency(text: str) -> list[int]:
-    """"1,4,8" or "1..32" (both ends in), or a mixture, as a list. Raises PolicyError."""
+    """ "1,4,8" or "1..32" (both ends in), or a mixture, as a list. Raises PolicyError."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?", part)
         if match is None:
-            raise PolicyError(f"--concurrency {text!r}: {part.strip()!r} is not a whole number or a range; expected for example 1,4,8 or 1..32.")
+            raise PolicyError(
+                f"--concurrency {text!r}: {part.strip()!r} is not a whole number or a range; expected for example 1,4,8 or 1..32."
+            )
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
-            raise PolicyError(f"--concurrency {text!r}: the range {part.strip()!r} runs backwards; write {last}..{first}.")
+            raise PolicyError(
+                f"--concurrency {text!r}: the range {part.strip()!r} runs backwards; write {last}..{first}."
+            )
         if first < 1:
             raise PolicyError(f"--concurrency {text!r}: expected at least 1 live stream, got {first}.")
         if last > MAX_CONCURRENCY or last - first >= MAX_CELLS:

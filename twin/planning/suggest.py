@@ -1,16 +1,16 @@
 """`twin suggest`: which measurement would narrow an answer most, from the Jacobian and the posterior.
 
-A question is the log ratio of tok/s of two settings. Its variance is g'Cg + the acceptance of both sides; a measurement with gradient h and
-noise s takes (g'Ch)^2 / (h'Ch + s^2) of it (linear-Gaussian design: Chaloner and Verdinelli 1995). The next measurement is judged given
+A question is the log ratio of tok/s of two settings. Its variance is g'Cg + the acceptance of both sides; a
+measurement with gradient h and
+noise s takes (g'Ch)^2 / (h'Ch + s^2) of it (linear-Gaussian design: Chaloner and Verdinelli 1995). The next
+measurement is judged given
 those already chosen.
 """
 
 from __future__ import annotations
 
 import re
-
 from dataclasses import dataclass, replace
-
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,9 @@ COUNTED_ACCEPTANCE_SD = 0.015
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One measurement, the command that makes it, and what remains of the answer's 90 % half-width (relative) afterwards."""
+    """One measurement, the command that makes it, and what remains of the answer's 90 % half-width (relative)
+    afterwards.
+    """
 
     measurement: str
     how: str
@@ -61,10 +63,12 @@ class _Candidate:
 
 
 def parse_question(text: str, usual: CellRequest) -> tuple[CellRequest, CellRequest]:
-    """"k=7 vs k=5", "k=5,c=8 vs k=3,c=8", keys k, c, context, verification; what a side does not say is as usual."""
+    """ "k=7 vs k=5", "k=5,c=8 vs k=3,c=8", keys k, c, context, verification; what a side does not say is as usual."""
     sides = re.split(r"\s+(?:vs\.?|against|or)\s+", text.strip())
     if len(sides) != 2:
-        raise PolicyError(f'--question {text!r}: expected two settings, for example "k=7 vs k=5" or "k=5,c=8 vs k=3,c=8".')
+        raise PolicyError(
+            f'--question {text!r}: expected two settings, for example "k=7 vs k=5" or "k=5,c=8 vs k=3,c=8".'
+        )
     return _side(sides[0], usual, text), _side(sides[1], usual, text)
 
 
@@ -80,13 +84,19 @@ def _side(side: str, usual: CellRequest, text: str) -> CellRequest:
                 raise PolicyError(f"--question {text!r}: verification is token, block or greedy, got {value!r}.")
             request = replace(request, verification=value)
             continue
-        if not value.isdigit() or int(value) > {"k": 64, "c": 65536, "context": 16_000_000}[name] or (name != "k" and int(value) < 1):
+        if (
+            not value.isdigit()
+            or int(value) > {"k": 64, "c": 65536, "context": 16_000_000}[name]
+            or (name != "k" and int(value) < 1)
+        ):
             raise PolicyError(f"--question {text!r}: {name} = {value!r} is out of range.")
         request = replace(request, **{{"k": "k", "c": "concurrency", "context": "context_tokens"}[name]: int(value)})
     return request
 
 
-def suggest(predictor: Predictor, calibration: Calibration, question: str, one: CellRequest, other: CellRequest, most: int = 3) -> Answer:
+def suggest(
+    predictor: Predictor, calibration: Calibration, question: str, one: CellRequest, other: CellRequest, most: int = 3
+) -> Answer:
     """Today's answer and up to `most` measurements, best first."""
     model = _Linear(predictor, calibration)
     log_one, g_one = model.step(one)
@@ -113,7 +123,13 @@ def suggest(predictor: Predictor, calibration: Calibration, question: str, one: 
         chosen.append(Suggestion(best.measurement, best.how, width, after))
         candidates.remove(best)
         width = after
-    return Answer(question, float(np.exp(log_ratio)), float(np.exp(log_ratio - before)), float(np.exp(log_ratio + before)), tuple(chosen))
+    return Answer(
+        question,
+        float(np.exp(log_ratio)),
+        float(np.exp(log_ratio - before)),
+        float(np.exp(log_ratio + before)),
+        tuple(chosen),
+    )
 
 
 class _Linear:
@@ -136,32 +152,61 @@ class _Linear:
         vectors = np.tile(self.centre, (len(self.keys) + 1, 1))
         vectors[np.arange(1, len(vectors)), np.arange(len(self.keys))] += _STEP
         factors = {key: np.exp(vectors[:, i]) for i, key in enumerate(self.keys)}
-        predicted = np.log(predict_cell(resolve_cell(receipt, self.lane, self.traffic), self._bases, factors, len(vectors), self._noise))
+        predicted = np.log(
+            predict_cell(
+                resolve_cell(receipt, self.lane, self.traffic), self._bases, factors, len(vectors), self._noise
+            )
+        )
         return float(predicted[0] - np.log(1e3)), (predicted[1:] - predicted[0]) / _STEP
 
 
-def _candidates(predictor: Predictor, model: _Linear, one: CellRequest, other: CellRequest, same: bool) -> list[_Candidate]:
+def _candidates(
+    predictor: Predictor, model: _Linear, one: CellRequest, other: CellRequest, same: bool
+) -> list[_Candidate]:
     found = []
     streams = sorted({1, 4, 16, one.concurrency, other.concurrency})
     for k in sorted({0, one.k, other.k}):
         for c in streams:
-            request = replace(one, k=k, concurrency=c, verification=one.verification if k == one.k else other.verification)
+            request = replace(
+                one, k=k, concurrency=c, verification=one.verification if k == one.k else other.verification
+            )
             how = (
                 f"serve with num_speculative_tokens={k}, then `vllm bench serve --max-concurrency {c} --save-result ...`, "
                 f"`twin import RESULT.json --lane {model.lane.name} -o receipts.csv`, `twin fit receipts.csv --lane {model.lane.name} -o mine.json`"
             )
-            counted = (k, request.verification) if k > 0 and not same and (k, request.verification) in {(r.k, r.verification) for r in (one, other)} else None
-            found.append(_Candidate(f"a cell at k = {k}, {c} stream{'s' if c > 1 else ''} (step time and acceptance counters)", how, model.step(request)[1], CELL_LOG_SD, counted))
+            counted = (
+                (k, request.verification)
+                if k > 0 and not same and (k, request.verification) in {(r.k, r.verification) for r in (one, other)}
+                else None
+            )
+            found.append(
+                _Candidate(
+                    f"a cell at k = {k}, {c} stream{'s' if c > 1 else ''} (step time and acceptance counters)",
+                    how,
+                    model.step(request)[1],
+                    CELL_LOG_SD,
+                    counted,
+                )
+            )
     for index, key in enumerate(model.keys):
         p = model.names[key]
         if p.log_sd > 0 and not key.startswith(("acceptance.", "sharing.")) and not key.endswith("rejected_weight"):
             gradient = np.zeros(len(model.keys))
             gradient[index] = 1.0
-            found.append(_Candidate(f"{key} by a micro-benchmark or a trace", f"profile one step and read {key.rsplit('.', 1)[-1]}; `twin import TRACE` reports kernels by class", gradient, MICRO_LOG_SD))
+            found.append(
+                _Candidate(
+                    f"{key} by a micro-benchmark or a trace",
+                    f"profile one step and read {key.rsplit('.', 1)[-1]}; `twin import TRACE` reports kernels by class",
+                    gradient,
+                    MICRO_LOG_SD,
+                )
+            )
     return found
 
 
-def _after(candidate: _Candidate, covariance: Array, acceptance: dict[tuple[int, str], float]) -> tuple[Array, dict[tuple[int, str], float]]:
+def _after(
+    candidate: _Candidate, covariance: Array, acceptance: dict[tuple[int, str], float]
+) -> tuple[Array, dict[tuple[int, str], float]]:
     moved = covariance @ candidate.gradient
     covariance = covariance - np.outer(moved, moved) / (float(candidate.gradient @ moved) + candidate.log_sd**2)
     if candidate.acceptance_of is not None:
@@ -173,6 +218,3 @@ def _after(candidate: _Candidate, covariance: Array, acceptance: dict[tuple[int,
 
 def _half_width(gradient: Array, covariance: Array, acceptance: dict[tuple[int, str], float]) -> float:
     return float(1.645 * np.sqrt(max(float(gradient @ covariance @ gradient), 0.0) + sum(acceptance.values())))
-
-
-

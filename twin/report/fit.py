@@ -26,13 +26,32 @@ def print_fit(result: FitResult, worst: int = 10) -> None:
             factor, unit = _SHOWN[p.unit]
             prior = f"{number(p.catalogue_value * factor)} ± {100 * p.prior_log_sd:.0f} %"
             posterior = f"{number(p.posterior_value * factor)} ± {100 * p.log_sd:.0f} %"
-            moved = "prior-dominated" if p.prior_dominated else f"{(p.log_factor) / p.prior_log_sd:+.1f} prior sd" if p.prior_log_sd else ""
+            moved = (
+                "prior-dominated"
+                if p.prior_dominated
+                else f"{(p.log_factor) / p.prior_log_sd:+.1f} prior sd"
+                if p.prior_log_sd
+                else ""
+            )
             rows.append([p.key, prior, posterior, unit, moved])
         rows.sort(key=lambda row: row[-1] == "prior-dominated")
         title = f"{lane}: {calibration.fitted_parameters:.1f} fitted, {calibration.receipts} receipts, scatter {100 * math.expm1(calibration.residual_log_sd):.1f} %"
         print_table(title, ["parameter", "prior", "posterior", "unit", "moved"], rows, left=(0, 3, 4), out=out)
     rows = [
-        [r.cell.receipt.id, r.cell.receipt.lane, r.cell.receipt.quantity, number(r.cell.receipt.value, 4), number(r.predicted, 4), f"{100 * r.relative_error:+.1f} %"]
+        [
+            r.cell.receipt.id,
+            r.cell.receipt.lane,
+            r.cell.receipt.quantity,
+            number(r.cell.receipt.value, 4),
+            number(r.predicted, 4),
+            f"{100 * r.relative_error:+.1f} %",
+        ]
         for r in sorted(result.residuals, key=lambda r: -abs(r.relative_error))[:worst]
     ]
-    print_table(f"The worst {len(rows)} receipts (all were in the fit)", ["receipt", "lane", "quantity", "measured", "model", "error"], rows, left=(0, 1, 2), out=out)
+    print_table(
+        f"The worst {len(rows)} receipts (all were in the fit)",
+        ["receipt", "lane", "quantity", "measured", "model", "error"],
+        rows,
+        left=(0, 1, 2),
+        out=out,
+    )

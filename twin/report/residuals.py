@@ -24,7 +24,13 @@ def plot_residuals(scores: Sequence[Score], path: Path, *, force: bool) -> None:
         own = [s for s in scores if s.cell.receipt.lane == lane]
         for index, s in enumerate(own):
             y = row + 0.7 * (index / max(1, len(own) - 1) - 0.5) if len(own) > 1 else row
-            axes.plot([100 * (s.p05 / s.cell.receipt.value - 1), 100 * (s.p95 / s.cell.receipt.value - 1)], [y, y], color="0.75", lw=0.8, zorder=1)
+            axes.plot(
+                [100 * (s.p05 / s.cell.receipt.value - 1), 100 * (s.p95 / s.cell.receipt.value - 1)],
+                [y, y],
+                color="0.75",
+                lw=0.8,
+                zorder=1,
+            )
             axes.plot(100 * s.relative_error, y, "o", ms=3, color="tab:blue" if s.covered else "tab:red", zorder=2)
     axes.axvline(0, color="0.4", lw=0.8)
     axes.set_yticks(range(len(lanes)), lanes)

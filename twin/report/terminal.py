@@ -22,7 +22,14 @@ def console() -> Console:
     return Console(width=width, highlight=False, soft_wrap=False)
 
 
-def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), out: Console | None = None) -> None:
+def print_table(
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Sequence[int] = (0,),
+    out: Console | None = None,
+) -> None:
     """A table with numbers to the right; columns in `left` to the left."""
     from rich import box
     from rich.table import Table

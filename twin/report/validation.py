@@ -19,7 +19,11 @@ _QUESTIONS: tuple[tuple[str, str], ...] = (
 )
 _HEADER = ["lane", "question", "n", "step median", "step p90", "tok/s median", "tok/s p90", "90 % covers", "rank right"]
 #: What the product promises of held-out cells, as fractions.
-TARGETS = {"held_out": ("step_median", 0.04, "step_p90", 0.10), "three_cell": ("step_median", 0.06), "transfer": ("step_median", 0.20)}
+TARGETS = {
+    "held_out": ("step_median", 0.04, "step_p90", 0.10),
+    "three_cell": ("step_median", 0.06),
+    "transfer": ("step_median", 0.20),
+}
 
 
 def _percent(value: float | None) -> str:
@@ -27,7 +31,17 @@ def _percent(value: float | None) -> str:
 
 
 def _row(lane: str, question: str, s: Summary) -> list[str]:
-    return [lane, question, str(s.n), _percent(s.step_median), _percent(s.step_p90), _percent(s.tok_s_median), _percent(s.tok_s_p90), _percent(s.coverage_90), _percent(s.rank_accuracy)]
+    return [
+        lane,
+        question,
+        str(s.n),
+        _percent(s.step_median),
+        _percent(s.step_p90),
+        _percent(s.tok_s_median),
+        _percent(s.tok_s_p90),
+        _percent(s.coverage_90),
+        _percent(s.rank_accuracy),
+    ]
 
 
 def _lanes(result: Validation) -> list[str]:
@@ -49,7 +63,11 @@ def validation_dict(result: Validation, skipped: Sequence[tuple[str, str]] = ())
     """The JSON of `twin validate`: errors are absolute relative errors as fractions."""
     lanes = []
     for lane in _lanes(result):
-        entry: dict[str, Any] = {"lane": lane, "receipts": result.receipts.get(lane, 0), "fitted_parameters": result.fitted_parameters.get(lane)}
+        entry: dict[str, Any] = {
+            "lane": lane,
+            "receipts": result.receipts.get(lane, 0),
+            "fitted_parameters": result.fitted_parameters.get(lane),
+        }
         for name, _ in _QUESTIONS:
             entry[name] = asdict(summarise([s for s in getattr(result, name) if s.cell.receipt.lane == lane]))
         lanes.append(entry)
@@ -77,14 +95,29 @@ def print_validation(result: Validation, skipped: Sequence[tuple[str, str]] = ()
     out = console()
     print_table("Errors of predictions that no fit had seen", _HEADER, validation_rows(result), left=(0, 1), out=out)
     rows = [_worst(s) for s in sorted(result.held_out, key=lambda s: -abs(s.relative_error))[:10]]
-    print_table("The ten worst held-out cells", ["receipt", "lane", "quantity", "k", "streams", "measured", "predicted", "error"], rows, left=(0, 1, 2), out=out)
+    print_table(
+        "The ten worst held-out cells",
+        ["receipt", "lane", "quantity", "k", "streams", "measured", "predicted", "error"],
+        rows,
+        left=(0, 1, 2),
+        out=out,
+    )
     if skipped:
         out.print(f"{len(skipped)} rows were not scored; the first: {skipped[0][0]}: {skipped[0][1]}")
 
 
 def _worst(s: Score) -> list[str]:
     r = s.cell.receipt
-    return [r.id, r.lane, r.quantity, str(r.k), str(r.concurrency), f"{r.value:,.2f}", f"{s.predicted:,.2f}", f"{100 * s.relative_error:+.1f} %"]
+    return [
+        r.id,
+        r.lane,
+        r.quantity,
+        str(r.k),
+        str(r.concurrency),
+        f"{r.value:,.2f}",
+        f"{s.predicted:,.2f}",
+        f"{100 * s.relative_error:+.1f} %",
+    ]
 
 
 def _targets(result: Validation) -> list[list[str]]:
@@ -97,26 +130,54 @@ def _targets(result: Validation) -> list[list[str]]:
         ("which setting is faster: right at least 95 %", held.rank_accuracy, "", lambda v: v >= 0.95),
         ("90 % intervals cover 85 to 95 %", held.coverage_90, "", lambda v: 0.85 <= v <= 0.95),
     ]
-    return [[text, _percent(value), "-" if value is None else "reached" if good(value) else "missed"] for text, value, _, good in wanted]
+    return [
+        [text, _percent(value), "-" if value is None else "reached" if good(value) else "missed"]
+        for text, value, _, good in wanted
+    ]
 
 
 def validation_markdown(result: Validation) -> str:
     """docs/fidelity.md: what was reached and what was not, by lane. Written by `twin validate -o docs/fidelity.md`."""
-    lines = ["# Fidelity", "", "Written by `twin validate --workers 2 -o docs/fidelity.md --force`. Every error is of receipts that the fit behind it did not see;", "`twin validate --json` has every cell.", ""]
+    lines = [
+        "# Fidelity",
+        "",
+        "Written by `twin validate --workers 2 -o docs/fidelity.md --force`. Every error is of receipts that the fit behind it did not see;",
+        "`twin validate --json` has every cell.",
+        "",
+    ]
     lines += _table(["what was asked", "reached", ""], _targets(result))
     fitted, receipts = sum(result.fitted_parameters.values()), sum(result.receipts.values())
-    lines += ["", f"{fitted:.0f} fitted parameters for {receipts} receipts over {len(result.receipts)} lanes (effective numbers: what the receipts determine).", "", "## By lane", ""]
+    lines += [
+        "",
+        f"{fitted:.0f} fitted parameters for {receipts} receipts over {len(result.receipts)} lanes (effective numbers: what the receipts determine).",
+        "",
+        "## By lane",
+        "",
+    ]
     lines += _table(_HEADER, validation_rows(result))
     lines += ["", "## Fitted parameters", ""]
-    lines += _table(["lane", "receipts", "fitted parameters"], [[lane, str(result.receipts[lane]), f"{value:.1f}"] for lane, value in sorted(result.fitted_parameters.items())])
+    lines += _table(
+        ["lane", "receipts", "fitted parameters"],
+        [
+            [lane, str(result.receipts[lane]), f"{value:.1f}"]
+            for lane, value in sorted(result.fitted_parameters.items())
+        ],
+    )
     lines += ["", "## The worst held-out cells", ""]
-    lines += _table(["receipt", "lane", "quantity", "k", "streams", "measured", "predicted", "error"], [_worst(s) for s in sorted(result.held_out, key=lambda s: -abs(s.relative_error))[:25]])
+    lines += _table(
+        ["receipt", "lane", "quantity", "k", "streams", "measured", "predicted", "error"],
+        [_worst(s) for s in sorted(result.held_out, key=lambda s: -abs(s.relative_error))[:25]],
+    )
     lines += ["", "Why they miss is in [fidelity-notes.md](fidelity-notes.md).", ""]
     return "\n".join(lines)
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(header) + " |", "|" + "---|" * len(header), *("| " + " | ".join(row) + " |" for row in rows)]
+    return [
+        "| " + " | ".join(header) + " |",
+        "|" + "---|" * len(header),
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
 
 
 def validation_html(result: Validation) -> str:
