@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("report", "A scenario as one self-contained HTML page."),
     "board": ("board", "A local page to play with a lane."),
     "sweep": ("sweep", "Predict a grid of settings, resumable, to a table or file."),
+    "rerun": ("rerun", "Repeat the command that printed a JSON result and compare."),
     "serve": ("serve", "The lane as an OpenAI-compatible endpoint with the twin's timing."),
     "watch": ("watch", "Follow a live server's metrics beside the twin's prediction."),
 }

@@ -1,0 +1,97 @@
+"""`twin rerun`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from twin.cli import options
+
+#: commands that only compute and print; a result file of another cannot be rerun
+COMMANDS = ("predict", "sweep", "simulate", "plan", "schedule", "explain", "levers", "suggest", "acceptance", "union")
+#: keys that say how a result was made, not what it says
+_ABOUT = ("version", "command_line", "settings", "inputs")
+_SHOWN = 12
+
+
+@click.command("rerun")
+@click.argument("result", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--tolerance", type=click.FloatRange(0, 1), default=1e-9, show_default=True,
+    help="Relative difference of two numbers that still counts as equal; another processor may differ in last bits.",
+)
+@options.as_json
+def command(result: Path, tolerance: float, as_json: bool) -> None:
+    """Repeat the command that printed RESULT (a file of --json) and compare. Exit 3 when the answers differ.
+
+    Only commands that compute and print are repeated, and nothing is written.
+    """
+    from twin.errors import GateFailed, TwinError, nearest
+    from twin.report.compare import differences
+    from twin.report.provenance import provenance
+    from twin.report.result_file import read_result
+
+    old = read_result(result)
+    name = old["command"]
+    if name not in COMMANDS:
+        raise TwinError(f"{result}: command {name!r} cannot be repeated; {nearest(name, COMMANDS)}")
+    new = _repeat(name, old["settings"])
+    found = list(differences(_answer(old), _answer(new), tolerance))
+    changed = [path for path, digest in old.get("inputs", {}).items() if new.get("inputs", {}).get(path) != digest]
+    now = provenance(None)["version"]
+    then = old.get("version", "an unrecorded version")
+    if as_json:
+        rows = [{"key": key, "then": a, "now": b} for key, a, b in found]
+        options.print_json({
+            "schema_version": 1, "command": "rerun", "of": name, "same": not found, "version_then": then,
+            "version_now": now, "inputs_changed": changed, "differences": rows,
+        })  # fmt: skip
+    elif not found:
+        exact = not any(True for _ in differences(_answer(old), _answer(new)))
+        click.echo(f"same: {name} of {then}, repeated by {now}: {'identical' if exact else f'within {tolerance:g}'}.")
+    else:
+        for key, a, b in found[:_SHOWN]:
+            click.echo(f"{key}: {_short(a)} then, {_short(b)} now")
+        if len(found) > _SHOWN:
+            click.echo(f"... and {len(found) - _SHOWN} more.")
+    if found:
+        raise GateFailed(f"rerun: {len(found)} values differ ({_reasons(found, changed, then, now)}).")
+
+
+def _repeat(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    import contextlib
+    import io
+    import json
+
+    from twin.cli.main import cli
+    from twin.errors import TwinError
+    from twin.report.provenance import arguments
+
+    target = cli.get_command(click.Context(cli), name)
+    if target is None:
+        raise TwinError(f"this installation has no command {name!r}.")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        cli.main([name, *arguments(target, settings), "--json"], standalone_mode=False)
+    answer: dict[str, Any] = json.loads(printed.getvalue())
+    return answer
+
+
+def _answer(document: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key not in _ABOUT}
+
+
+def _reasons(found: list[tuple[str, Any, Any]], changed: list[str], then: str, now: str) -> str:
+    keys = {key for key, _, _ in found}
+    reasons = [f"the file {path} changed" for path in changed[:3]]
+    reasons += ["the lane's files changed"] if "lane_sha256" in keys else []
+    reasons += ["the calibration changed"] if "calibration.sha256" in keys else []
+    reasons += [f"version {then} then, {now} now"] if then != now else []
+    return "; ".join(reasons) or "same version and inputs: please report this"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
