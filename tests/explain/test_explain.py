@@ -122,3 +122,9 @@ def test_the_table_keeps_to_the_width_of_the_terminal(width: str) -> None:
     shown = CliRunner().invoke(cli, ["explain", MISSION_A, MISSION_B], env={"COLUMNS": width})
     assert shown.exit_code == 0
     assert max(map(len, shown.output.splitlines())) <= int(width)
+
+
+def test_a_title_with_brackets_is_text() -> None:
+    shown = CliRunner().invoke(cli, ["explain", "tp4", "tp4:engine.title=[/bold][red]x"])
+    assert shown.exit_code == 0, shown.output
+    assert "engine.title=[/bold][red]x" in shown.output.replace("\n", "")

@@ -38,8 +38,10 @@ def preformatted(text: str) -> str:
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = ()) -> str:
-    """A table whose first column heads its rows; `left` are text columns. A cell "12 (10 to 14)" has its bracket small."""
-    head = "".join(f'<th scope="col"{_left(i, left)}>{escape(name)}</th>' for i, name in enumerate(header))
+    """A table whose first column heads its rows; `left` are text columns. A cell "12 (10 to 14)" has its bracket
+    small.
+    """
+    head = "".join(_head(name, _left(i, left)) for i, name in enumerate(header))
     lines = []
     for row in rows:
         first, *rest = row
@@ -49,6 +51,10 @@ def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], *,
     inside = f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     name = escape(caption, quote=True)
     return f'<div class="table" tabindex="0" role="region" aria-label="{name}"><table>{inside}</table></div>'
+
+
+def _head(name: str, style: str) -> str:
+    return f'<th scope="col"{style}>{escape(name)}</th>' if name else "<td></td>"
 
 
 def _left(index: int, left: Sequence[int]) -> str:

@@ -10,9 +10,11 @@ _SHOWN_PAIRS = 6
 
 def print_levers(found: Levers) -> None:
     """Every lever with a realistic step and its limit, pairs that interact, and the roofline."""
+    from rich.markup import escape
+
     out = console()
     out.print(
-        f"[bold]{found.title}[/bold]: {number(found.tok_s_aggregate)} tok/s in all, {number(found.step_ms)} ms a step"
+        f"[bold]{escape(found.title)}[/bold]: {number(found.tok_s_aggregate)} tok/s in all, {number(found.step_ms)} ms a step"
     )
     most = max((g.factor.log for r in found.levers for g in (r.step, r.limit) if g is not None), default=0.0)
     rows = []
@@ -43,7 +45,7 @@ def print_levers(found: Levers) -> None:
     of_what = "90 % intervals are of the gain (coefficients, routing, acceptance), not of two runs"
     out.print(f"[dim]{of_what}. Seed {found.seed}.[/dim]")
     for warning in found.warnings:
-        out.print(f"[yellow]warning:[/yellow] {warning}")
+        out.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 
 
 def _gain(gain: Gain | None) -> list[str]:

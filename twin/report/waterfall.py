@@ -118,9 +118,11 @@ def waterfall_steps(found: Explanation) -> list[tuple[str, float, float]]:
 
 def print_explanation(found: Explanation) -> None:
     """The ratio, the waterfall and the sentences."""
+    from rich.markup import escape
+
     out = console()
     a, b = found.a, found.b
-    out.print(f"[bold]{a.title}  against  {b.title}[/bold]")
+    out.print(f"[bold]{escape(a.title)}  against  {escape(b.title)}[/bold]")
     out.print(f"[dim]{_setting(a)}; {_setting(b)}[/dim]")
     rows = [
         ["tok/s of all streams", number(a.tok_s_aggregate), number(b.tok_s_aggregate), *_shown(found.tok_s)],
@@ -146,20 +148,21 @@ def print_explanation(found: Explanation) -> None:
     table = [row("step of A", number(a.step_ms), "", "", "", "", low, a.step_ms)]
     for part, (_, start, end) in zip(found.parts, bars, strict=True):
         spread = f"{part.difference_ms_p05:+.2f} to {part.difference_ms_p95:+.2f}"
-        times = [number(part.a_ms), number(part.b_ms), f"{part.difference_ms:+.2f}"]
-        table.append(row(label(part.mechanism), *times, spread, f"{part.factor.factor:.3f}", start, end))
+        one, other, change = number(part.a_ms), number(part.b_ms), f"{part.difference_ms:+.2f}"
+        name, factor = label(part.mechanism), f"{part.factor.factor:.3f}"
+        table.append(row(name, one, other, change, spread, factor, start, end))
     table.append(row("step of B", "", number(b.step_ms), "", "", "", low, b.step_ms))
     spread_header = ["90 %"] if wide else []
     header = ["ms", "A", "B", "change", *spread_header, "x steps/s", f"{number(low)}-{number(high)} ms"]
     print_table("Step time by mechanism", header, table, left=(0, len(header) - 1), out=out)
     for line in sentences(found):
-        out.print(line)
+        out.print(escape(line))
     how = "switching the durations of their ops" if found.basis == "durations" else "time on the primary device"
     out.print(
         f"[dim]Parts are Shapley values over mechanisms ({how}): they multiply to the whole. Seed {found.seed}.[/dim]"
     )
     for warning in found.warnings:
-        out.print(f"[yellow]warning:[/yellow] {warning}")
+        out.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 
 
 def _shown(factor: Factor) -> list[str]:
