@@ -70,15 +70,15 @@ def command(output: Path | None, shape: str, store: Path | None, workers: int, c
         with worker_pool(workers, cluster) as executor, _progress(len(design)) as said:
             bodies = run(design, inputs, executor, store=chunk_store, ahead=4 * workers if cluster is None else 256, said=said)
             if output is not None:
-                with sink(output, names, force=force) as out:
+                with sink(output, names, force=force) as file:
                     for body in bodies:
-                        out.write(body)
+                        file.write(body)
                         choice.add(body)
             else:
-                out = stdout_sink(shape, sys.stdout.buffer, names) if shape != "table" else None
+                shown = stdout_sink(shape, sys.stdout.buffer, names) if shape != "table" else None
                 for body in bodies:
-                    if out is not None:
-                        out.write(body)
+                    if shown is not None:
+                        shown.write(body)
                     choice.add(body)
     except KeyboardInterrupt:
         hint = f"what is done is kept in {kept}; the same command goes on from there." if kept else "give --store DIR to keep what is done."

@@ -8,6 +8,7 @@ parameters that a fit holds together by their sum look more important than they 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,11 +70,17 @@ def sensitivity(predictor: Predictor, request: CellRequest, output: str, *, seed
         found = {"step_ms": step * 1e3, "tok_s_per_stream": per_stream, "tok_s_aggregate": per_stream * request.concurrency}
         return np.atleast_2d(found[output])
 
-    result = sobol_indices(func=answer, n=points, dists=[norm()] * len(names), rng=np.random.default_rng([seed, 13]))
-    if not np.all(np.isfinite(result.total_order)):
+    if np.ptp(answer(np.random.default_rng(seed).standard_normal((len(names), 64)))) == 0.0:
         raise PolicyError(f"--sensitivity {output}: nothing uncertain moves it in this cell.")
-    bounds = result.bootstrap(confidence_level=0.9, n_resamples=99)
+    result = sobol_indices(func=answer, n=points, dists=[norm()] * len(names), rng=np.random.default_rng([seed, 13]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a parameter that does nothing has no bootstrap interval: its half width is 0
+        bounds = result.bootstrap(confidence_level=0.9, n_resamples=99)
     first, total = np.ravel(result.first_order), np.ravel(result.total_order)
-    widths = [np.ravel(b.confidence_interval.high - b.confidence_interval.low) / 2 for b in (bounds.first_order, bounds.total_order)]
-    rows = [Index(n, float(f), float(fw), float(t), float(tw)) for n, f, fw, t, tw in zip(names, first, widths[0], total, widths[1], strict=True)]
+    first_width, total_width = (
+        np.nan_to_num(np.ravel(b.confidence_interval.high - b.confidence_interval.low) / 2)
+        for b in (bounds.first_order, bounds.total_order)
+    )
+    columns = (array.tolist() for array in (first, first_width, total, total_width))
+    rows = [Index(name, *numbers) for name, *numbers in zip(names, *columns, strict=True)]
     return sorted(rows, key=lambda row: -row.total)
