@@ -71,6 +71,7 @@ LIMITS = st.builds(
     preemption=st.sampled_from(["recompute", "swap"]),
     kv_watermark=st.sampled_from([0.0, 0.1]),
     prefix_block_tokens=st.sampled_from([0, 8]),
+    plans_ahead=st.booleans(),
 )
 
 

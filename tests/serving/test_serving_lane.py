@@ -62,18 +62,24 @@ def test_the_lane_table_is_the_step_model() -> None:
     assert abs(worst[1]) < 0.01, worst
 
 
+FLAGS = {"long_prefill_tokens": 6144, "plans_ahead": True}
+#: prefill of the run itself, from its C = 1 receipts: 216 ms for 8,191 tokens, 42 to 79 ms for 44 to 140 tokens
+OWN_PREFILL = ("engine.prefill_overhead=15 ms", "engine.sidecar_row_time=0.62 us")
+
+
 @lru_cache
-def news(users: int) -> ServingResult:
-    option = Option(name="s", lane="sidecar", verification="greedy", max_seqs=32, limits={"long_prefill_tokens": 6144})
+def news(users: int, *settings: str) -> ServingResult:
+    option = Option(name="s", lane="sidecar", set=list(settings), verification="greedy", max_seqs=32, limits=FLAGS)
     share = TrafficShare(name="news", prompt_tokens=8191, output_tokens=1024)
     server = make_server(option, [share], ROOTS)
     return serve(server, Arrivals(kind="closed", users=users), Extent(requests=5 * users, warmup="0 s")).result
 
 
 @pytest.mark.parametrize(("users", "wall_tok_s"), [(1, 259.6), (16, 1334.6), (32, 1722.7)])
-def test_wall_throughput_with_prefill(users: int, wall_tok_s: float) -> None:
+@pytest.mark.parametrize("settings", [(), OWN_PREFILL])
+def test_wall_throughput_with_prefill(users: int, wall_tok_s: float, settings: tuple[str, ...]) -> None:
     """Within 10 % of the receipt; at C = 1 it is the mean of three runs that spread by 5 %."""
-    result = news(users)
+    result = news(users, *settings)
     assert 5 * users * 1024 / result.duration_s == pytest.approx(wall_tok_s, rel=0.10)
 
 
@@ -84,8 +90,13 @@ def test_first_token_of_a_lone_request() -> None:
 
 @pytest.mark.parametrize(("users", "ttft_s"), [(16, 0.786), (32, 1.171)])
 def test_first_token_under_load(users: int, ttft_s: float) -> None:
-    """Receipt within 30 %, always too low (the aim is 10 %; docs/serving.md says what is missing)."""
+    """With the lane's calibrated prefill within 30 %, with the prefill of the run's own C = 1 receipts within 15 %.
+
+    The lane's fit gives a chunk of 8,192 tokens 166 ms, which with the 39 ms before the engine is the receipt at C = 1;
+    under load only the chunk queues, and it is too short. The aim is 10 %; docs/serving.md says what is missing.
+    """
     assert news(users).ttft_s.mean == pytest.approx(ttft_s, rel=0.30)
+    assert news(users, *OWN_PREFILL).ttft_s.mean == pytest.approx(ttft_s, rel=0.15)
 
 
 def test_a_cap_of_32_sequences_queues_the_other_32() -> None:

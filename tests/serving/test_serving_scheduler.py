@@ -35,6 +35,30 @@ def test_prompts_are_cut_into_chunks_beside_decode() -> None:
     assert len(s.decoding) == 2
 
 
+def test_a_step_planned_ahead_does_not_know_who_came_meanwhile() -> None:
+    for ahead, expected in ((False, [1, 0, 0]), (True, [0, 1, 0])):
+        s = scheduler(plans_ahead=ahead)
+        s.submit(Request(0, 0.0, 4, 50), 0.0)
+        s.complete_step(s.plan_step(0.0), 1.0)
+        plan = s.plan_step(1.0)
+        s.submit(Request(1, 1.5, 4, 50), 1.5)
+        s.complete_step(plan, 2.0)
+        started = []
+        for now in (2.0, 3.0, 4.0):
+            plan = s.plan_step(now)
+            started.append(len(plan.prefill))
+            s.complete_step(plan, now + 1.0)
+        assert started == expected
+
+
+def test_an_idle_engine_starts_at_once_even_when_it_plans_ahead() -> None:
+    s = scheduler(plans_ahead=True)
+    s.submit(Request(0, 0.0, 4, 1), 0.0)
+    s.complete_step(s.plan_step(0.0), 1.0)
+    s.submit(Request(1, 0.9, 4, 1), 0.9)
+    assert s.plan_step(1.0).prefill_tokens == 4
+
+
 def test_separate_prefill_stops_decode() -> None:
     s = scheduler(max_batched_tokens=10, prefill="separate")
     s.submit(Request(0, 0.0, 4, 9))

@@ -35,7 +35,7 @@ def command(
 
     Give a study file, or lanes with --rate, -c or --trace.
     """
-    from twin.errors import PolicyError, nearest
+    from twin.errors import CapacityError, PolicyError, nearest
     from twin.lane.catalogue import catalogue_roots
     from twin.planning.server import make_server, serve
     from twin.planning.slo import parse_slo, per_request
@@ -50,8 +50,16 @@ def command(
     slo = per_request(parse_slo(slo_text)) if slo_text else None
     seed = given["seed"] or study.seed
     found = []
+    refused = []
     for option in chosen:
-        server = make_server(option, study.traffic, roots, seed=seed)
+        try:
+            server = make_server(option, study.traffic, roots, seed=seed)
+        except CapacityError as error:
+            refused.append(option.name)
+            if len(refused) == len(chosen):
+                raise
+            click.echo(f"twin: {option.name} is left out: {error}", err=True)
+            continue
         with workload.Progress(option.name) as progress:
             run = serve(server, study.arrivals, study.extent, seed=seed, slo=slo, progress=progress)
         found.append((server, run))

@@ -20,7 +20,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one replica, USD and watts; None where the catalogue has no figure. `notes` name figures that are assumed."""
+    """Of all boxes, USD and watts; None where the catalogue has no figure. `notes` name figures that are assumed."""
 
     purchase_usd: float | None
     power_w: float | None
@@ -28,16 +28,16 @@ class Cost:
     notes: tuple[str, ...]
 
 
-def lane_cost(lane: Lane, prices: Prices, output_tok_s: float | None) -> Cost:
-    """Cost of one replica that gives `output_tok_s` all the time.
+def lane_cost(lane: Lane, prices: Prices, output_tok_s: float | None, *, boxes: int = 1) -> Cost:
+    """Cost of `boxes` copies of a lane that give `output_tok_s` together, all the time.
 
     Power is the limit of every GPU, an upper bound: (purchase / (years x 8766 h) + kW x price) / tokens an hour.
     """
     counts = {"primary": lane.ranks, "sidecar": _sidecars(lane), "host": 1}
     parts = [(counts[role], device) for role, device in lane.devices.items() if counts.get(role)]
     notes: list[str] = []
-    purchase = _sum(parts, "price", notes)
-    power = _sum(parts, "power", notes)
+    purchase = _sum(parts, "price", boxes, notes)
+    power = _sum(parts, "power", boxes, notes)
     rate = None
     if output_tok_s and purchase is not None and power is not None:
         hourly = purchase / (prices.years * HOURS_A_YEAR) + power / 1000.0 * prices.usd_per_kwh
@@ -51,7 +51,7 @@ def _sidecars(lane: Lane) -> int:
     return int(lane.placement.sidecars.value) if lane.placement.sidecars else lane.ranks
 
 
-def _sum(parts: list[tuple[int, Device]], what: str, notes: list[str]) -> float | None:
+def _sum(parts: list[tuple[int, Device]], what: str, boxes: int, notes: list[str]) -> float | None:
     total = 0.0
     for count, device in parts:
         figure = getattr(device, what)
@@ -63,5 +63,5 @@ def _sum(parts: list[tuple[int, Device]], what: str, notes: list[str]) -> float 
             continue
         if figure.kind == "assumed":
             notes.append(f"the {what} of {device.name} is assumed ({figure.text})")
-        total += count * figure.value
+        total += boxes * count * figure.value
     return total

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from twin.errors import CapacityError
 from twin.planning.capacity import Capacity, Said, largest_load, replicas_for
 from twin.planning.cost import Cost, Prices, lane_cost
 from twin.planning.pareto import Point, curve, mark_front
@@ -37,6 +38,7 @@ class Plan:
     target: float | None
     seed: int
     options: tuple[PlannedOption, ...]
+    refused: tuple[tuple[str, str], ...] = ()  # options that cannot be, and why
     interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class Plan:
         return {
             "schema_version": 1, "command": "plan", "slo": [c.text() for c in self.slo], "target": self.target,
             "seed": self.seed, "interrupted": self.interrupted, "ranking": [o.name for o in self.options],
-            "options": options,
+            "options": options, "refused": [{"option": n, "reason": r} for n, r in self.refused],
         }  # fmt: skip
 
 
@@ -62,8 +64,13 @@ def make_plan(
     target: float | None = None, prices: Prices | None = None, pareto: bool = True, executor: Executor | None = None,
     said: Said | None = None,
 ) -> Plan:  # fmt: skip
-    """Plan every option of a study. Ctrl-C keeps the options that are done and says so."""
+    """Plan every option of a study.
+
+    Ctrl-C keeps the options that are done and says so. An option that does not fit into its box is left out with the
+    reason; when none fits, its CapacityError is raised.
+    """
     done: list[PlannedOption] = []
+    refused: list[tuple[str, str]] = []
     interrupted = False
     for option in study.options:
         try:
@@ -73,8 +80,8 @@ def make_plan(
                 executor=executor, said=said,
             )  # fmt: skip
             tok_s = capacity.at_load.output_tok_s if capacity.at_load is not None else None
-            count = server.deployment.replicas + server.deployment.prefill_replicas
-            cost = lane_cost(server.lane, prices or Prices(), tok_s / count if tok_s else None)
+            boxes = server.deployment.replicas + server.deployment.prefill_replicas
+            cost = lane_cost(server.lane, prices or Prices(), tok_s, boxes=boxes)
             needed = None
             if target is not None:
                 needed = replicas_for(
@@ -86,13 +93,17 @@ def make_plan(
                 option.name, server_dict(server), capacity, cost, needed, points, server.warnings + cost.notes
             )
             done.append(found)
+        except CapacityError as error:
+            refused.append((option.name, str(error)))
+            if len(refused) == len(study.options):
+                raise
         except KeyboardInterrupt:
             interrupted = True
             break
     marked = mark_front([p for o in done for p in o.pareto])
     done = [_with_points(o, [p for p in marked if p.option == o.name]) for o in done]
     ranked = sorted(done, key=lambda o: -o.capacity.load)
-    return Plan(tuple(clauses), target, seed, tuple(ranked), interrupted)
+    return Plan(tuple(clauses), target, seed, tuple(ranked), tuple(refused), interrupted)
 
 
 def _with_points(option: PlannedOption, points: Sequence[Point]) -> PlannedOption:

@@ -42,7 +42,7 @@ def _quantity(dimension: str, raw: Any) -> Any:
 
 
 #: seconds written as people do: "10 min", "250 ms"
-Time = Annotated[float, BeforeValidator(partial(_quantity, "time"))]
+Time = Annotated[float, BeforeValidator(partial(_quantity, "time")), Field(ge=0)]
 Short = Annotated[str, Field(max_length=200)]
 
 

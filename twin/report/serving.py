@@ -102,6 +102,8 @@ def print_plan(plan: Plan) -> None:
     out.print(
         "[dim]± is a 95 % interval over replications: arrivals, lengths, acceptance, the lane's own uncertainty.[/dim]"
     )
+    for name, reason in plan.refused:
+        out.print(f"[yellow]left out:[/yellow] {name}: {reason}")
     if plan.interrupted:
         out.print("[yellow]interrupted:[/yellow] the options above are done, the others are not.")
     for option in plan.options:

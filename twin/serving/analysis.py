@@ -60,6 +60,8 @@ def analyse(
         warnings.append(
             f"{counts.refused} requests were refused: they can never fit into the KV memory or the context limit."
         )
+    if n == 0:
+        warnings.append("no request arrived; simulate longer, or at a higher rate.")
     if n and counts.unfinished > 0.05 * n:
         warnings.append(
             f"{counts.unfinished} of {n} requests were unfinished at the end; latencies are of those that finished, "

@@ -73,7 +73,7 @@ class Replica:
     def submit(self, request: Request) -> bool:
         """Queue a request here; False when it can never fit."""
         request.replica = self.index
-        accepted = self.scheduler.submit(request)
+        accepted = self.scheduler.submit(request, self._cluster.env.now)
         self.wake()
         return accepted
 

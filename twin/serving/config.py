@@ -17,7 +17,9 @@ class Limits(Strict):
     prompts steps of their own. `long_prefill_tokens` caps one prompt's chunk (0: no cap). KV is counted in tokens, in
     pages of `page_tokens`; `prefix_block_tokens` = 0 switches the prefix cache off, `host_tier_tokens` is what a host
     tier behind it holds, `prefix_replay_tokens` of a hit are computed again (a window whose state is not kept).
-    `kv_watermark` of the KV stays free on admission while others run. `role` is for disaggregated deployments.
+    `kv_watermark` of the KV stays free on admission while others run. `plans_ahead` (asynchronous scheduling) plans a
+    step when the one before it starts, so a request that comes in between waits one step more. `role` is for
+    disaggregated deployments.
     """
 
     max_batched_tokens: int = Field(default=8192, ge=1, le=10_000_000)
@@ -32,6 +34,7 @@ class Limits(Strict):
     prefix_block_tokens: int = Field(default=0, ge=0, le=65_536)
     prefix_replay_tokens: int = Field(default=0, ge=0)
     host_tier_tokens: int = Field(default=0, ge=0)
+    plans_ahead: bool = False
     role: Literal["both", "prefill", "decode"] = "both"
 
     @model_validator(mode="after")

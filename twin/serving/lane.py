@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from twin.acceptance.mixture import spread_streams
+from twin.acceptance.mixture import StreamMixture, spread_streams
 from twin.acceptance.model import Acceptance
 from twin.acceptance.schedule import Schedule
 from twin.acceptance.traffic import TrafficClass
@@ -33,7 +34,8 @@ from twin.step.prefill import chunk_s
 
 #: mechanisms of a step that a prompt chunk pays for by itself (weights read, hops and collectives)
 _WEIGHTS = ("dense", "experts", "sidecar_exposed", "all_reduce_exposed")
-_CONTEXTS = (256.0, 8192.0, 65_536.0, 524_288.0)
+#: a verify step is straight in context but for a window at its start
+_CONTEXTS = (256.0, 16_384.0)
 
 #: (class, k) -> its acceptance on this lane
 AcceptanceOf = Callable[[TrafficClass, int], Acceptance]
@@ -134,6 +136,11 @@ class LaneProfiles:
         return DrawSource(self.sources, seed, weights=self.weights)
 
 
+@lru_cache(maxsize=256)
+def _levels(survival: tuple[float, ...], stream_sd: float) -> StreamMixture:
+    return spread_streams(np.asarray(survival, dtype=float), stream_sd)
+
+
 def lane_profiles(
     classes: Sequence[TrafficClass], acceptance: AcceptanceOf, k_by_streams: Sequence[int]
 ) -> LaneProfiles:
@@ -150,7 +157,7 @@ def lane_profiles(
         shares = np.ones(1)
         for k in sorted(set(k_by_streams)):
             found = acceptance(c, k)
-            mixture = spread_streams(found.survival, found.stream_sd if k else 0.0)
+            mixture = _levels(tuple(found.survival.tolist()), found.stream_sd if k else 0.0)
             survival = mixture.survival if k else np.zeros((0, len(mixture.weights)))
             if not survivals:
                 survivals = [{} for _ in mixture.weights]

@@ -33,7 +33,7 @@ class Request:
         "arrival_s", "blocks", "cached_tokens", "computed", "deadline_s", "draw", "finish_s", "first_deadline_s",
         "first_scheduled_s", "first_token_s", "index", "last_token_s", "left", "order", "output_tokens",
         "pinned_blocks", "preemptions", "prefilled_tokens", "priority", "private_tokens", "profile", "prompt_tokens",
-        "replica", "resident_tokens", "room", "session", "status", "swapped", "target", "traffic",
+        "queued_s", "replica", "resident_tokens", "room", "session", "status", "swapped", "target", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class Request:
         self.prefilled_tokens = 0  # prompt tokens computed for it, recomputation included
         self.preemptions = 0
         self.order = 0  # place in its scheduler's queue
+        self.queued_s = -math.inf  # when it came to its scheduler
         self.replica = -1
         self.profile = 0  # which acceptance profile of its class this stream follows
         self.draw: Iterator[int] | None = None

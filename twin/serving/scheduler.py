@@ -69,6 +69,8 @@ class Scheduler:
         self._draws = draws
         self._record_kept = record_kept
         self._k = -1
+        self._known_s = math.inf  # requests that came later are not in the step being planned
+        self._planned_s = math.inf
         self._queue = WaitingQueue()
         self._orders = count() if orders is None else orders
         self._deadlines = Deadlines()
@@ -103,13 +105,14 @@ class Scheduler:
             and request.prompt_tokens + request.output_tokens <= self.limits.max_context_tokens
         )
 
-    def submit(self, request: Request) -> bool:
+    def submit(self, request: Request, now_s: float = -math.inf) -> bool:
         """Queue a request. False (and its status REFUSED) when it can never fit. Resident KV, if any, comes along."""
         if not self.fits_ever(request):
             request.status = REFUSED
             return False
         request.status = WAITING
         request.order = next(self._orders)
+        request.queued_s = now_s
         self._queue.push(request)
         self._deadlines.add(request)
         return True
@@ -149,6 +152,17 @@ class Scheduler:
 
     def plan_step(self, now_s: float) -> StepPlan:
         """Choose what runs next. The plan is idle when nothing can; call again after a submission or a release."""
+        if not self.limits.plans_ahead:
+            return self._plan(now_s)
+        self._known_s, self._planned_s = self._planned_s, now_s
+        plan = self._plan(now_s)
+        if plan.idle:  # there was no step to plan beside: what waits starts at once
+            cancelled, self._known_s = plan.cancelled, math.inf
+            plan = self._plan(now_s)
+            plan.cancelled = cancelled
+        return plan
+
+    def _plan(self, now_s: float) -> StepPlan:
         plan = StepPlan()
         if self._cancels or self._deadlines.due(now_s):
             plan.cancelled = self._leave(now_s)
@@ -293,7 +307,7 @@ class Scheduler:
         while budget > 0 and self._queue and self.running < limits.max_seqs:
             head = self._queue.head()
             # Resident KV joins at the start of a step, not in the middle of planning one.
-            if head.resident_tokens or not self._admit(head, plan, now_s):
+            if head.resident_tokens or head.queued_s > self._known_s or not self._admit(head, plan, now_s):
                 break
             tokens = min(head.target - head.computed, budget, most)
             plan.prefill.append((head, tokens))
