@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -244,6 +245,7 @@ def read_traffic(path: Path) -> TrafficClass:
     return traffic
 
 
+@lru_cache(maxsize=64)
 def parse_traffic(text: str, *, where: str = "traffic class") -> TrafficClass:
     """Parse the TOML text of one class."""
     try:

@@ -204,7 +204,12 @@ class Predictor:
         covered = self.calibration.range
         if covered is None or self.traffic.name not in covered.traffic:
             return False
-        asked = {"k": request.k, "concurrency": request.concurrency, "context_tokens": request.context_tokens}
+        asked = {
+            "k": request.k,
+            "concurrency": request.concurrency,
+            "tokens_in_flight": request.concurrency * (request.k + 1),
+            "context_tokens": request.context_tokens,
+        }
         return all(getattr(covered, name)[0] <= value <= getattr(covered, name)[1] for name, value in asked.items())
 
     def _range_warnings(self, request: CellRequest) -> list[str]:
@@ -220,11 +225,16 @@ class Predictor:
         covered = self.calibration.range
         if covered is None:
             return warnings
-        asked = {"k": request.k, "concurrency": request.concurrency, "context_tokens": request.context_tokens}
+        asked = {
+            "k": request.k,
+            "concurrency": request.concurrency,
+            "tokens_in_flight": request.concurrency * (request.k + 1),
+            "context_tokens": request.context_tokens,
+        }
         for name, value in asked.items():
             low, high = getattr(covered, name)
             if not low <= value <= high:
-                warnings.append(f"{name} = {value} is outside the {low} to {high} of the lane's receipts: an extrapolation.")
+                warnings.append(f"{name} outside the {low} to {high} of the lane's receipts: an extrapolation.")
         if self.traffic.name not in covered.traffic:
             warnings.append(f"no receipt of this lane was measured on {self.traffic.name!r} traffic.")
         return warnings
