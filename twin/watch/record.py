@@ -84,6 +84,8 @@ def propose(
     from twin.fitting.fit import fit_lanes
     from twin.fitting.load import read_all, receipt_files, resolve_receipts
 
+    if out.exists():
+        raise ReceiptError(f"--refit {out}: exists already and is never overwritten; name another file.")
     lane = server.lane.name
     new = [r for r in receipts if r.use == "fit" and r.quantity == "step_time"]
     if not new:

@@ -55,7 +55,7 @@ class Observation:
         if self.window is None or not self.window.drafts:
             return ()
         reached = (self.window.drafts, *self.window.accepted[:-1])
-        return tuple(a / r if r else None for a, r in zip(self.window.accepted, reached, strict=True))
+        return tuple(a / r if r else None for a, r in zip(self.window.accepted, reached, strict=False))
 
 
 @dataclass

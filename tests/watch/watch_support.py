@@ -1,0 +1,47 @@
+"""Shared by the watch's tests: `twin serve`'s engine and `twin watch` pointed at each other, on a clock of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from twin.endpoint.engine import LiveEngine, Stream
+from twin.endpoint.setup import served
+from twin.lane.catalogue import catalogue_roots
+from twin.planning.server import Server
+from twin.watch.expect import Expectations
+from twin.watch.session import Observation, Watch
+
+
+@lru_cache(maxsize=1)
+def lane_server() -> Server:
+    return served("sidecar", ["mixed"], {}, catalogue_roots(None), 0)
+
+
+@lru_cache(maxsize=1)
+def expectations() -> Expectations:
+    return Expectations(lane_server())
+
+
+def loaded(users: int, *, output: int | None = 200, **drift: object) -> LiveEngine:
+    """An engine with users who ask again as soon as they are answered."""
+    engine = LiveEngine(lane_server(), **drift)  # type: ignore[arg-type]
+
+    def again(stream: Stream | None = None) -> None:
+        engine.submit(512, output, most=4096)
+
+    engine.on_end = again
+    for _ in range(users):
+        again()
+    return engine
+
+
+def watch_of(engine: LiveEngine, fetch: Callable[[], str] | None = None) -> Watch:
+    """A watch whose clock is the engine's."""
+    return Watch(
+        expectations(), fetch or engine.page, lambda: engine.now_s, lambda s: engine.advance(engine.now_s + s)
+    )
+
+
+def alarms(seen: list[Observation]) -> list[tuple[float, str, float]]:
+    return [(a.at_s, a.factor, a.deviation) for o in seen for a in o.alarms]
