@@ -157,17 +157,26 @@ def load_lane(name: str, roots: Sequence[Path]) -> Lane:
     roots = tuple(roots)
     found = load_entry("lanes", name, roots)
     assert isinstance(found, LaneFile)
+    path = find("lanes", name, roots)
+
+    def part(folder: str, key: str, wanted: str) -> Strict:
+        # A part that is missing is a mistake in the lane file: say which key asked for it.
+        try:
+            return load_entry(folder, wanted, roots)
+        except CatalogueError as error:
+            raise CatalogueError(f"{path}: {key}: {error}") from None
+
     parts: dict[str, Any] = {
-        "devices": {role: load_entry("devices", d, roots) for role, d in found.devices.items()},
-        "links": {role: load_entry("links", d, roots) for role, d in found.links.items()},
-        "checkpoint": load_entry("checkpoints", found.checkpoint, roots),
-        "engine": load_entry("engines", found.engine, roots),
+        "devices": {role: part("devices", f"devices.{role}", device) for role, device in found.devices.items()},
+        "links": {role: part("links", f"links.{role}", link) for role, link in found.links.items()},
+        "checkpoint": part("checkpoints", "checkpoint", found.checkpoint),
+        "engine": part("engines", "engine", found.engine),
     }
     keep = {
         key: getattr(found, key)
         for key in ("name", "title", "description", "aliases", "calibration", "placement", "policy")
     }
-    return build(Lane, keep | parts, str(find("lanes", name, roots)))
+    return build(Lane, keep | parts, str(path))
 
 
 def lane_sha256(lane: Lane) -> str:
