@@ -38,18 +38,21 @@ def one_token_requests(times: Iterable[float]) -> Iterator[Request]:
 
 
 def queue_run(rate: float, n: int, *, step_time: StepTime, replicas: int = 1, seed: int = 0, **options: Any) -> Run:
-    """Poisson one-token requests into servers that take one at a time from a common queue."""
-    rng = np.random.default_rng(seed)
-    times = np.cumsum(rng.exponential(1.0 / rate, size=n)).tolist()
+    """Poisson one-token requests into servers that take one at a time from a common queue.
+
+    The gaps are scaled to their exact mean, so that the load is what was asked for (less variance, same queue).
+    """
+    gaps = np.random.default_rng(seed).standard_exponential(n)
+    times = np.cumsum(gaps / (gaps.mean() * rate)).tolist()
     deployment = Deployment(limits=Limits(max_seqs=1, max_batched_tokens=1), replicas=replicas, in_flight=1, **options)
     return simulate(deployment, step_time, [0, 0], lambda r, k: repeat(1), one_token_requests(times), warmup_s=0.0)
 
 
-def exponential(seed: int) -> Iterator[float]:
-    """Endless exponential factors of mean 1."""
-    rng = np.random.default_rng([seed, 1])
-    while True:
-        yield from rng.standard_exponential(4096).tolist()
+def exponential(seed: int, n: int) -> Iterator[float]:
+    """`n` exponential factors of mean exactly 1, then plain ones."""
+    factors = np.random.default_rng([seed, 1]).standard_exponential(n)
+    yield from (factors / factors.mean()).tolist()
+    yield from repeat(1.0)
 
 
 def small_run(

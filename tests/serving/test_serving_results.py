@@ -84,7 +84,7 @@ def test_batch_means_intervals_cover() -> None:
     """95 % intervals of the M/M/1 mean at load 0.5 cover the truth in most of 30 runs (at least 26 of 30)."""
     truth, covered = 0.04, 0
     for seed in range(30):
-        step_time = NoisyStepTime(ConstantStepTime(0.02), exponential(seed))
+        step_time = NoisyStepTime(ConstantStepTime(0.02), exponential(seed, 4000))
         e2e = queue_run(25.0, 4000, step_time=step_time, seed=seed).result.e2e_s
         assert e2e.mean is not None and e2e.ci95 is not None
         covered += abs(e2e.mean - truth) <= e2e.ci95
