@@ -270,6 +270,7 @@ def _receipt() -> Raw:
                 "engine",
                 "workload",
                 "stage",
+                "versus_lane",
                 "notes",
                 "reason",
             )

@@ -76,7 +76,7 @@ def test_a_file_that_is_there_stays(twin: Twin, receipts: Path, tmp_path: Path) 
         (("b,my box,tp4", "b,my box,tp5"), (), ["receipt 'b'", "no lane named 'tp5'"]),
         (("b,my box,tp4,mixed", "b,my box,tp4,mixt"), (), ["receipt 'b'", "mixt"]),
         (("b,my box", "a,my box"), (), ["line 3", "the id 'a' was used in line 2"]),
-        (("fit,", "validate,"), (), ["no receipt to fit"]),
+        (("fit,", "validate,"), (), ["none of the 5 receipts has use = fit"]),
         (("", ""), ("--lane", "sidecar"), ["no receipt with use = fit for lane 'sidecar'", "tp4"]),
         (("", ""), ("--lane", "tp5"), ["no lane named 'tp5'"]),
     ],

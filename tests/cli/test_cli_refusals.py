@@ -106,7 +106,10 @@ def write_lane(catalogue: Path, change: tuple[str, str]) -> None:
         (("[5, 8, 3]", "[6, 8, 3]"), ["no k for 5 streams"]),
         (("[5, 8, 3]", "[4, 8, 3]"), ["overlap at 4 streams"]),
         (("k = 5", "k = 2.5"), ["policy.k"]),
-        (('engine = "vllm-sidecar"', 'engine = "vllm-sidecr"'), ["no engine named 'vllm-sidecr'", "vllm-sidecar"]),
+        (
+            ('engine = "vllm-sidecar"', 'engine = "vllm-sidecr"'),
+            ["mine.toml: engine: no engine named 'vllm-sidecr'", "vllm-sidecar"],
+        ),
     ],
 )
 def test_a_wrong_lane_file_is_answered(twin: Twin, catalogue: Path, change: tuple[str, str], says: list[str]) -> None:

@@ -62,9 +62,11 @@ def command(
     roots = catalogue_roots(catalogue)
     every = read_all(receipts or receipt_files(roots))
     chosen = [r for r in every if r.use == "fit" and r.lane == (lane_name or r.lane)]
-    if lane_name is not None and not chosen:
+    if not chosen:
+        known = sorted({r.lane for r in every if r.use == "fit"})
+        if lane_name is None or not known:
+            raise ReceiptError(f"none of the {len(every)} receipts has use = fit; a fit takes those that say so.")
         load_lane(lane_name, roots)
-        known = {r.lane for r in every if r.use == "fit"}
         raise ReceiptError(f"no receipt with use = fit for lane {lane_name!r}; {nearest(lane_name, known)}")
     cells = resolve_receipts(chosen, roots)
     with worker_pool(workers) as executor:

@@ -86,7 +86,7 @@ def cli() -> None:
 def main() -> None:
     """Entry point: a refusal prints its reason and exits with its code, never with a traceback."""
     try:
-        sys.exit(cli.main(standalone_mode=False) or 0)
+        sys.exit(cli.main(prog_name="twin", standalone_mode=False) or 0)
     except TwinError as error:
         click.echo(f"twin: {error}", err=True)
         sys.exit(error.exit_code)

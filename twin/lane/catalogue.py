@@ -75,7 +75,8 @@ def find(folder: str, name: str, roots: Sequence[Path]) -> Path:
                 raise CatalogueError(f"{path}: a link that leaves its catalogue; copy the file in instead.")
             return path
     known = names(folder, roots)
-    raise CatalogueError(f"no {kind} named {name!r}; {nearest(name, known)} `twin lanes` lists the lanes.")
+    more = " `twin lanes` lists the lanes." if folder == "lanes" else ""
+    raise CatalogueError(f"no {kind} named {name!r}; {nearest(name, known)}{more}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
