@@ -80,6 +80,8 @@ def command(
     for_s = interval_s if once else seconds(duration, "--for") if duration is not None else math.inf
     if refit is not None and refit.exists():
         raise TwinError(f"--refit {refit}: exists already and is never overwritten; name another file.")
+    if len(traffic) > 1 and (record is not None or refit is not None):
+        raise TwinError("--record and --refit: a receipt is of one traffic class; watch with one --traffic for them.")
     client = PageClient(url, timeout_s=seconds(timeout, "--timeout"), ca_file=ca_file)
     given = {
         "k": k, "schedule": schedule, "verification": verification, "max_seqs": max_seqs, "calibration": calibration,
@@ -94,7 +96,7 @@ def command(
     exporter = Exporter(port, server.lane.name) if port is not None else None
     if exporter is not None:
         click.echo(f"predictions and residuals at http://127.0.0.1:{exporter.port}/metrics", err=True)
-    class_name = server.shares[0].name if len(server.shares) == 1 else "mixed"
+    class_name = server.shares[0].name
     receipts, factors, compared = [], [], 0
     if not as_json:
         click.echo(HEADER)

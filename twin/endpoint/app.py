@@ -115,7 +115,8 @@ def make_app(
         return JSONResponse(_model(name))
 
     async def health(request: Request) -> Response:
-        return Response(status_code=200)
+        task: asyncio.Task[None] = request.app.state.engine
+        return Response(status_code=503 if task.done() else 200)
 
     async def version(request: Request) -> Response:
         return JSONResponse({"version": f"twin {__version__}"})
@@ -140,7 +141,7 @@ def make_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         task = asyncio.create_task(driver.run())
         task.add_done_callback(_report)
-        app.state.driver = driver
+        app.state.engine = task
         yield
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

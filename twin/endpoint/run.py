@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ def is_loopback(host: str) -> bool:
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises TwinError with the reason."""
+    sock = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family[0], socket.SOCK_STREAM)
@@ -43,6 +45,8 @@ def bind(host: str, port: int) -> socket.socket:
         sock.bind(family[4])
         sock.listen(2048)
     except (OSError, OverflowError) as error:
+        if sock is not None:
+            sock.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise TwinError(
             f"cannot listen on {host} port {port} ({reason}); try another --port, or 0 for a free one."
@@ -58,4 +62,6 @@ def run_app(app: Starlette, sock: socket.socket) -> None:
         app, log_level="warning", access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=2,
         server_header=False,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[sock])
+    # uvicorn finishes what it can and then raises what it caught; being told to stop is a normal end.
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[sock])
