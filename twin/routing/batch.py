@@ -145,7 +145,8 @@ def draw_experts(
     np.multiply(mean, cold, out=cold)
     lowest = np.subtract(unique, shape.experts - cold_experts, out=log_variance)
     np.maximum(lowest, 0.0, out=lowest)
-    np.clip(cold, lowest, np.minimum(unique, float(cold_experts), out=mean), out=cold)
+    np.maximum(cold, lowest, out=cold)
+    np.minimum(cold, np.minimum(unique, float(cold_experts), out=mean), out=cold)
     return ExpertDraw(unique, unique - cold, cold)
 
 
@@ -256,15 +257,19 @@ class _Union:
         missed = np.expm1(skew * hit * one)
         missed = np.log1p(self.free_streams * missed)
         missed /= -skew
-        self.mean = -shape.experts * np.expm1(missed)
+        self.mean = np.expm1(missed)
+        self.mean *= -shape.experts
 
 
 def _draw_union(union: _Union, noise: RoutingNoise) -> Array:
     shape = union.shape
-    deviation = np.sqrt(uniform_variance(shape.experts, shape.top_k, union.tokens))
+    deviation = uniform_variance(shape.experts, shape.top_k, union.tokens)
+    deviation = np.sqrt(deviation, out=deviation)
     most = np.minimum(float(shape.experts), shape.top_k * union.rows * union.streams)
-    drawn = union.mean + deviation * noise.union
-    return np.asarray(np.clip(drawn, float(shape.top_k), np.maximum(most, float(shape.top_k))), dtype=np.float64)
+    drawn = np.multiply(deviation, noise.union)
+    drawn += union.mean
+    np.maximum(drawn, float(shape.top_k), out=drawn)
+    return np.minimum(drawn, np.maximum(most, float(shape.top_k)), out=drawn)
 
 
 def _cold_mean(union: _Union, cold_experts: int) -> Array:
