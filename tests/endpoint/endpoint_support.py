@@ -19,7 +19,7 @@ import uvicorn
 from twin.endpoint.app import make_app
 from twin.endpoint.clock import Clock
 from twin.endpoint.engine import LiveEngine
-from twin.endpoint.run import bind
+from twin.endpoint.run import bind, configured
 from twin.endpoint.setup import served
 from twin.lane.catalogue import catalogue_roots
 from twin.planning.server import Server
@@ -36,8 +36,7 @@ def endpoint(engine: LiveEngine, clock: Clock, **options: Any) -> Iterator[str]:
     """The endpoint at work; gives its address."""
     app = make_app(engine, clock, models=("sidecar",), **options)
     sock = bind("127.0.0.1", 0)
-    config = uvicorn.Config(app, log_level="error", access_log=False, ws="none", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(configured(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     while not server.started:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from twin.errors import TwinError
 
 if TYPE_CHECKING:
+    import uvicorn
     from starlette.applications import Starlette
 
 
@@ -54,14 +55,22 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def configured(app: Starlette) -> uvicorn.Config:
+    """How the endpoint runs under uvicorn."""
+    import uvicorn
+
+    # A client that is busy takes seconds to use its connection again; closing it under its hands would look like a
+    # lost request.
+    return uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=2,
+        timeout_keep_alive=120, server_header=False,
+    )  # fmt: skip
+
+
 def run_app(app: Starlette, sock: socket.socket) -> None:
     """Serve on a bound socket until interrupted."""
     import uvicorn
 
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=2,
-        server_header=False,
-    )  # fmt: skip
     # uvicorn finishes what it can and then raises what it caught; being told to stop is a normal end.
     with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[sock])
+        uvicorn.Server(configured(app)).run(sockets=[sock])
