@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # one core is meant, before NumPy starts
+# One core is meant; NumPy reads these when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -62,5 +63,5 @@ def core() -> Iterator[Case]:
         yield Case(f"predict cell, 1,000 samples, {lane}", lambda p=warm: p.cell(request), 1, "cells", at_most_s=0.020)
     design = make_design(LANES, [parse_axis(a) for a in ("k=0..7", "streams=1..16", "traffic=prose,code")])
     for samples in (64, 128, 256):
-        work = list(chunks(design, plan_inputs(design, catalogue_roots(), calibration=None, seed=0, samples=samples)))[0]
+        work = next(chunks(design, plan_inputs(design, catalogue_roots(), calibration=None, seed=0, samples=samples)))
         yield Case(f"sweep, one chunk, {samples} samples a cell", lambda w=work: evaluate(w), len(work.points), "cells", at_least=1e5 / 120)
