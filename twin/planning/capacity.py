@@ -130,6 +130,8 @@ def _run(
         server, _at(arrivals, load), extent, seed=seed, slo=per_request(clauses), speed=speed, replicas=replicas,
         stop=watch,
     ).result  # fmt: skip
+    if result.interrupted:
+        raise KeyboardInterrupt  # half a run says nothing of a promise
     if watch is not None and watch.broken is not None:
         return result, [watch.broken.text()]
     return result, _missed(clauses, result)

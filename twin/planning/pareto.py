@@ -34,6 +34,8 @@ def curve(server: Server, *, users: Sequence[int] = USERS, seed: int = 0) -> lis
             break
         arrivals = Arrivals(kind="closed", users=n)
         result = serve(server, arrivals, Extent(requests=max(WAVES * n, 24)), seed=seed).result
+        if result.interrupted:
+            raise KeyboardInterrupt
         if result.tpot_s.mean and result.ttft_s.mean is not None:
             per_user = 1.0 / result.tpot_s.mean
             points.append(Point(server.option.name, n, per_user, result.output_tok_s, result.ttft_s.mean))

@@ -106,9 +106,13 @@ def print_plan(plan: Plan) -> None:
         out.print(f"[yellow]left out:[/yellow] {name}: {reason}")
     if plan.interrupted:
         out.print("[yellow]interrupted:[/yellow] the options above are done, the others are not.")
+    said: dict[str, list[str]] = {}
     for option in plan.options:
         for warning in option.warnings:
-            out.print(f"[yellow]warning:[/yellow] {option.name}: {warning}")
+            said.setdefault(warning, []).append(option.name)
+    for warning, names in said.items():
+        where = "" if len(names) == len(plan.options) else f"{', '.join(names)}: "
+        out.print(f"[yellow]warning:[/yellow] {where}{warning}")
 
 
 def _option_cells(option: PlannedOption) -> list[str]:
