@@ -250,7 +250,7 @@ def parse_traffic(text: str, *, where: str = "traffic class") -> TrafficClass:
     """Parse the TOML text of one class."""
     try:
         raw = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise TrafficError(f"{where}: not valid TOML ({error}).") from None
     try:
         return TrafficClass.model_validate(raw)

@@ -101,6 +101,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        # What the system refuses about a file (a name too long, a disk that fails) and no reader has said better.
+        click.echo(f"twin: {error.filename or 'a file'}: {error.strerror or error}.", err=True)
+        sys.exit(1)
     except MemoryError:
         click.echo("twin: this needs more memory than there is; ask for fewer cells or samples.", err=True)
         sys.exit(1)

@@ -85,12 +85,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise CatalogueError(f"{path}: larger than 1 MiB; a catalogue file is a page of text.")
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise CatalogueError(f"{path}: not valid TOML: {error}.") from None
     except RecursionError:
         raise CatalogueError(f"{path}: nested too deeply.") from None
     except UnicodeDecodeError as error:
         raise CatalogueError(f"{path}: not UTF-8 text (byte {error.start}).") from None
+    except ValueError as error:
+        # A TOMLDecodeError, or a number of more digits than Python converts.
+        raise CatalogueError(f"{path}: not valid TOML: {error}.") from None
     except OSError as error:
         raise CatalogueError(f"{path}: cannot be read ({error.strerror}).") from None
 

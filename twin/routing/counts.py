@@ -139,7 +139,7 @@ def _text(path: Path) -> str:
 def _counts_json(text: str, path: Path, phase: str) -> list[list[float]]:
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise IngestError(f"{path}: not JSON ({error}); counts are JSON or CSV, traces NPZ or CSV.") from None
     if isinstance(data, dict) and isinstance(data.get("phases"), dict):
         phases = data["phases"]

@@ -154,7 +154,7 @@ def read_map(path: Path) -> HotMap:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise IngestError(f"{path}: cannot be read ({error.strerror}).") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise IngestError(f"{path}: not JSON ({error}).") from None
     if not isinstance(data, dict) or data.get("kind") != "hot_map":
         raise IngestError(f"{path}: not a hot map; `twin placement COUNTS --hot N --out map.json` writes one.")

@@ -1,0 +1,1 @@
+"""Random command lines and broken files against the command line; `python -m tests.fuzz --help`."""

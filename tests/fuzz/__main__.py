@@ -1,0 +1,35 @@
+"""The long run: python -m tests.fuzz --cases 100000 --seed 1 --workers 2"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from functools import partial
+
+from tests.fuzz.run import report, start_worker
+
+
+def main() -> int:
+    """Exit 1 when any case failed; each failure is printed with the command that repeats it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case; with --cases 1 it repeats one")
+    parser.add_argument("--workers", type=int, default=1)
+    given = parser.parse_args()
+    numbers = range(given.first, given.first + given.cases)
+    failed = 0
+    with multiprocessing.get_context("spawn").Pool(given.workers, start_worker) as pool:
+        for done, wrong in enumerate(pool.imap_unordered(partial(report, given.seed), numbers, chunksize=8), start=1):
+            if wrong is not None:
+                failed += 1
+                print(wrong, flush=True)
+            if done % 1000 == 0:
+                print(f"{done} cases, {failed} failed", file=sys.stderr, flush=True)
+    print(f"{given.cases} cases, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

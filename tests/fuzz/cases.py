@@ -1,0 +1,218 @@
+"""A case: a command line and the files it reads, made from a seed and a number alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import click
+
+from twin.cli.main import cli
+
+from .mutate import NUMBERS, WORDS, mutated
+
+ROOT = Path(__file__).resolve().parents[2]
+LANES = (
+    "tp4",
+    "sidecar",
+    "sidecar-el8",
+    "rtx4-sglang",
+    "gb10x4-vllm",
+    "grace-nightly",
+    "v3-4090-xeon2",
+    "mixtral-8x7b-h100x2",
+)
+TRAFFIC = ("code", "prose", "math", "mixed", "pooled")
+#: commands that listen, follow a live server, or fit everything: they have fuzz tests of their own
+LEFT_OUT = frozenset({"serve", "board", "watch", "receipts"})
+#: commands that take a second and more: drawn less often
+SLOW = frozenset({"plan", "levers", "report", "fit", "validate", "suggest", "sweep", "simulate", "explain", "check"})
+
+
+@dataclass
+class Case:
+    """`words` of the command line; `{dir}` in a word is the folder that holds `files`."""
+
+    kind: str
+    words: list[str]
+    files: dict[str, bytes] = field(default_factory=dict)
+    names: str = ""  # what a refusal must mention
+
+
+@lru_cache(maxsize=1)
+def _commands() -> dict[str, click.Command]:
+    context = click.Context(cli)
+    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None and name not in LEFT_OUT}
+
+
+@lru_cache(maxsize=64)
+def _texts(pattern: str) -> list[tuple[str, str]]:
+    paths = sorted(p for p in ROOT.glob(pattern) if p.is_file() and p.stat().st_size < 300_000)
+    return [(p.name, p.read_text(encoding="utf-8", errors="replace")) for p in paths]
+
+
+def make_case(seed: int, number: int) -> Case:
+    """The case of a number; the same on every machine."""
+    rng = random.Random(f"{seed}:{number}")
+    return rng.choices(_KINDS, _WEIGHTS)[0](rng)
+
+
+def _flags(rng: random.Random) -> Case:
+    commands = _commands()
+    quick = [name for name in commands if name not in SLOW]
+    name = rng.choice(list(commands) if rng.random() < 0.15 else quick)
+    words, command = [name], commands[name]
+    if isinstance(command, click.Group):
+        sub = rng.choice(sorted(command.commands))
+        words, command = [name, sub], command.commands[sub]
+    for parameter in command.params:
+        required = parameter.required or parameter.name in ("lane_name", "rate", "study_file")
+        if rng.random() < (0.9 if required else 0.25):
+            words += _given(parameter, rng)
+    # Without a table these two go through every receipt there is, which takes minutes and reads nothing hostile.
+    words += {"validate": ["--receipts", "{dir}/none.csv"], "fit": ["{dir}/none.csv"]}.get(name, [])
+    if rng.random() < 0.1:
+        words.insert(rng.randrange(len(words) + 1), rng.choice(WORDS))
+    return Case(f"flags {name}", words)
+
+
+def _given(parameter: click.Parameter, rng: random.Random) -> list[str]:
+    value = _a_value(parameter, rng)
+    if isinstance(parameter, click.Argument):
+        return [value]
+    assert isinstance(parameter, click.Option)
+    flag = rng.choice([*parameter.opts, *parameter.secondary_opts])
+    if parameter.is_flag:
+        return [flag]
+    return [flag, value] if not flag.startswith("--") or rng.random() < 0.5 else [f"{flag}={value}"]
+
+
+def _a_value(parameter: click.Parameter, rng: random.Random) -> str:
+    if rng.random() < 0.15:
+        return rng.choice(WORDS)
+    name = parameter.name or ""
+    if isinstance(parameter.type, click.Choice):
+        return rng.choice([str(c) for c in parameter.type.choices])
+    if isinstance(parameter.type, click.Path) or "file" in name or name in ("output", "catalogue", "store"):
+        return rng.choice(
+            [
+                "{dir}/new.json",
+                "{dir}/new.csv",
+                "{dir}/new.toml",
+                "{dir}",
+                "{dir}/none",
+                "/dev/null",
+                "/proc/self/mem",
+                "",
+            ]
+        )
+    if isinstance(parameter.type, (click.types.IntParamType, click.types.FloatParamType)):
+        return rng.choice([*NUMBERS, "1", "2", "3", "4", "5", "7", "8"])
+    likely = {
+        "lane_name": LANES, "lanes": LANES, "traffic": TRAFFIC, "name": (*LANES, *TRAFFIC), "kind": ("lane", "device", "link"),
+        "concurrency": ("1", "1,4", "1..8"), "verification": ("token", "block", "greedy"), "checkpoint": ("deepseek-v4.1-flash", "kimi-k2"),
+        "schedule": ("1-4:5, 5-8:3", "[[1,4,5]]", "1-4:"), "tokens": ("1,2,4", "6"), "streams": ("1,4",), "rate": ("2/s", "0.5 /s"),
+        "a": LANES, "b": LANES, "settings": ('links.sidecar.latency="8 us"', "placement.hot=330", "policy.k=3", "x=1", "placement.hot=nan"),
+        "calibration": ("priors", *LANES), "question": ("k=7 vs k=5",), "slo": ("p95 TTFT 2 s",),
+    }  # fmt: skip
+    return rng.choice(likely.get(name, WORDS))
+
+
+def _catalogue(rng: random.Random) -> Case:
+    folder = rng.choice(["devices", "links", "checkpoints", "engines", "lanes", "lanes"])
+    name, text = rng.choice(_texts(f"hardware/{folder}/*.toml"))
+    stem = name.removesuffix(".toml")
+    words = ["show", stem, "--catalogue", "{dir}"]
+    if folder == "lanes":
+        words = [
+            "predict",
+            "--lane",
+            stem,
+            "--catalogue",
+            "{dir}",
+            *rng.choice([[], ["--k", "3"], ["--json"], ["-c", "1,8"]]),
+        ]
+    elif rng.random() < 0.4:
+        words = ["predict", "--lane", rng.choice(LANES), "--catalogue", "{dir}"]
+    return Case("catalogue", words, {f"hardware/{folder}/{name}": mutated(text, rng)})
+
+
+def _traffic(rng: random.Random) -> Case:
+    name, text = rng.choice(_texts("scenarios/traffic/*.toml"))
+    stem = name.removesuffix(".toml")
+    words = rng.choice([
+        ["predict", "--lane", rng.choice(LANES), "--traffic", stem], ["acceptance", "--traffic", stem], ["traffic", "show", stem],
+        ["schedule", "--lane", "sidecar", "--traffic", stem],
+    ])  # fmt: skip
+    return Case("traffic", [*words, "--catalogue", "{dir}"], {f"scenarios/traffic/{name}": mutated(text, rng)})
+
+
+def _calibration(rng: random.Random) -> Case:
+    name, text = rng.choice(_texts("calibration/fits/*.json"))
+    lane = rng.choice([name.removesuffix(".json"), "tp4"])
+    words = ["predict", "--lane", lane, "--calibration", f"{{dir}}/{name}", *rng.choice([[], ["--json"], ["--csv"]])]
+    return Case("calibration", words, {name: mutated(text, rng)}, name)
+
+
+def _receipts(rng: random.Random) -> Case:
+    _name, text = rng.choice(_texts("calibration/receipts/*.csv") + _texts("calibration/receipts/evidence/*.csv"))
+    lines = text.splitlines(keepends=True)
+    text = "".join([lines[0], *lines[1 : rng.randrange(2, 12)]])
+    if rng.random() < 0.12:
+        words = ["fit", "{dir}/r.csv", "--lane", "tp4", "-o", "{dir}/out.json"]
+    else:
+        words = ["validate", "--receipts", "{dir}/r.csv", *rng.choice([[], ["--json"], ["--fail-over", "5%"]])]
+    return Case("receipts", words, {"r.csv": mutated(text, rng)})
+
+
+def _import(rng: random.Random) -> Case:
+    name, text = rng.choice(_texts("tests/ingest/fixtures/*/*"))
+    words = ["import", f"{{dir}}/{name}"]
+    words += rng.choice(
+        [[], ["--json"], ["--lane", "tp4", "--traffic", "code", "--verification", "block", "-o", "{dir}/out.csv"]]
+    )
+    return Case("import", words, {name: mutated(text, rng)}, name)
+
+
+def _study(rng: random.Random) -> Case:
+    name, text = rng.choice(_texts("scenarios/reports/*.toml") + _texts("scenarios/whatif/*.toml"))
+    command = rng.choice(
+        [
+            ["report", f"{{dir}}/{name}", "-o", "{dir}/page.html"],
+            ["simulate", f"{{dir}}/{name}"],
+            ["plan", f"{{dir}}/{name}"],
+        ]
+    )
+    return Case("study", command, {name: mutated(text, rng)})
+
+
+def _counts(rng: random.Random) -> Case:
+    name, text = rng.choice(
+        _texts("tests/ingest/fixtures/constructed/*routing_counts*")
+        + _texts("tests/ingest/fixtures/constructed/expert*")
+    )
+    words = [
+        "placement",
+        f"{{dir}}/{name}",
+        "--top-k",
+        "2",
+        "--hot",
+        "24",
+        *rng.choice([[], ["--json"], ["--experts", "64"]]),
+    ]
+    return Case("counts", words, {name: mutated(text, rng)})
+
+
+def _rerun(rng: random.Random) -> Case:
+    _name, text = rng.choice(_texts("tests/data/*.json"))
+    return Case("rerun", ["rerun", "{dir}/r.json"], {"r.json": mutated(text, rng)})
+
+
+_KINDS: Sequence[Callable[[random.Random], Case]] = (
+    _flags, _catalogue, _traffic, _calibration, _receipts, _import, _study, _counts, _rerun,
+)  # fmt: skip
+_WEIGHTS = (36, 16, 10, 10, 8, 10, 2, 4, 4)

@@ -1,0 +1,91 @@
+"""Running a case in this process, as the entry point does, and judging it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from twin.cli.main import main
+
+from .cases import Case, make_case
+
+LIMIT_S = 120
+
+
+class TooLong(BaseException):
+    """Not an Exception, so that no handler of the program swallows it."""
+
+
+@contextlib.contextmanager
+def _limit(seconds: int) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run_case(case: Case) -> str | None:
+    """What is wrong with the program's behaviour, or None."""
+    folder = Path(tempfile.mkdtemp(prefix="twin-fuzz-"))
+    before, argv = Path.cwd(), sys.argv
+    out, err = io.StringIO(), io.StringIO()
+    code: object = None
+    try:
+        for name, data in case.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        os.chdir(folder)
+        # A NUL cannot be in an argument: the system ends it there.
+        sys.argv = ["twin", *(w.replace("{dir}", str(folder)).replace("\x00", "") for w in case.words)]
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _limit(LIMIT_S):
+            main()
+    except SystemExit as stop:
+        code = stop.code if stop.code is not None else 0
+    except TooLong:
+        return f"longer than {LIMIT_S} s"
+    except BaseException:
+        return traceback.format_exc(limit=-6)
+    finally:
+        sys.argv = argv
+        os.chdir(before)
+        shutil.rmtree(folder, ignore_errors=True)
+    said = err.getvalue()
+    if code not in (0, 1, 2, 3):
+        return f"exit code {code!r}"
+    if "Traceback" in said or "Traceback" in out.getvalue():
+        return "a traceback was printed"
+    if code != 0 and not said.strip():
+        return f"exit code {code} without a reason"
+    if code == 1 and case.names and case.names not in said:
+        return f"the refusal does not name the file {case.names!r}: {said.strip()[:300]}"
+    return None
+
+
+def start_worker() -> None:
+    """Input must not exhaust memory: with a ceiling of 4 GiB a greedy case fails here and not on the machine."""
+    resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))
+    warnings.simplefilter("ignore")
+
+
+def report(seed: int, number: int) -> str | None:
+    """Run one case; what failed with the words to repeat it."""
+    case = make_case(seed, number)
+    wrong = run_case(case)
+    return None if wrong is None else f"case {seed}:{number} ({case.kind}) twin {case.words}\n{wrong}"
