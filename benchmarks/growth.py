@@ -8,7 +8,6 @@ from typing import Any
 
 from benchmarks.cases import LANES, predictor
 from benchmarks.timing import exponent, measure, peak_bytes
-
 from twin.lane.catalogue import catalogue_roots, load_lane
 from twin.lane.override import override
 from twin.planning.grid import make_design, parse_axis

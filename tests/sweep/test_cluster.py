@@ -20,7 +20,7 @@ distributed = pytest.importorskip("distributed", reason="needs Dask distributed:
 @pytest.mark.filterwarnings("default")
 def test_a_killed_worker_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "CHUNK_CELLS", 10)
-    grid = design("k=0..9", "streams=1..40")
+    grid = design("k=0..9", "streams=1..20")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None, silence_logs=50
     ) as cluster:

@@ -75,7 +75,7 @@ def command(output: Path | None, shape: str, store: Path | None, workers: int, c
                         file.write(body)
                         choice.add(body)
             else:
-                shown = stdout_sink(shape, click.get_binary_stream("stdout"), names) if shape != "table" else None
+                shown = stdout_sink(shape, sys.stdout.buffer, names) if shape != "table" else None
                 for body in bodies:
                     if shown is not None:
                         shown.write(body)
