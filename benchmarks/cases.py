@@ -52,8 +52,20 @@ def core() -> Iterator[Case]:
         _, durations = many.resolve(request)
         graph = build_step_graph(many.lane, request.k)
         layers = int(many.lane.checkpoint.layers.value)
-        yield Case(f"reference engine, {lane}, {layers} layers, {len(graph.ops)} ops", lambda g=graph, d=durations: simulate_step(g, d), 1, "steps", 500.0)
-        yield Case(f"fast engine, resolved durations, {lane}", lambda g=graph, d=durations: step_times(g, d), STEPS, "steps", 3e6)
+        yield Case(
+            f"reference engine, {lane}, {layers} layers, {len(graph.ops)} ops",
+            lambda g=graph, d=durations: simulate_step(g, d),
+            1,
+            "steps",
+            500.0,
+        )
+        yield Case(
+            f"fast engine, resolved durations, {lane}",
+            lambda g=graph, d=durations: step_times(g, d),
+            STEPS,
+            "steps",
+            3e6,
+        )
         yield Case(
             f"fast engine with sampling, {lane}",
             lambda p=many: draw_step_s(p.lane, p.traffic, p.values, p.batch(request), p._noise), STEPS, "steps", 1e6,
@@ -64,4 +76,10 @@ def core() -> Iterator[Case]:
     design = make_design(LANES, [parse_axis(a) for a in ("k=0..7", "streams=1..16", "traffic=prose,code")])
     for samples in (64, 128, 256):
         work = next(chunks(design, plan_inputs(design, catalogue_roots(), calibration=None, seed=0, samples=samples)))
-        yield Case(f"sweep, one chunk, {samples} samples a cell", lambda w=work: evaluate(w), len(work.points), "cells", at_least=1e5 / 120)
+        yield Case(
+            f"sweep, one chunk, {samples} samples a cell",
+            lambda w=work: evaluate(w),
+            len(work.points),
+            "cells",
+            at_least=1e5 / 120,
+        )

@@ -77,8 +77,14 @@ def _grid(size: int) -> Callable[[], Any]:
 
 
 CASES: dict[str, tuple[Make, list[int]]] = {
-    "layers (predict cell)": (_cell_of(lambda n: [f"checkpoint.layers={n}", f"checkpoint.moe_layers={n}"]), [20, 40, 80, 160]),
-    "experts (predict cell)": (_cell_of(lambda n: [f"checkpoint.experts={n}", f"placement.hot={n}"]), [64, 128, 256, 512]),
+    "layers (predict cell)": (
+        _cell_of(lambda n: [f"checkpoint.layers={n}", f"checkpoint.moe_layers={n}"]),
+        [20, 40, 80, 160],
+    ),
+    "experts (predict cell)": (
+        _cell_of(lambda n: [f"checkpoint.experts={n}", f"placement.hot={n}"]),
+        [64, 128, 256, 512],
+    ),
     "streams (predict cell)": (_streams, [1, 8, 64, 512]),
     "samples (predict cell)": (_samples, [1000, 4000, 16_000, 64_000]),
     "requests (serving simulation)": (_trace, [100, 200, 400, 800]),

@@ -16,7 +16,9 @@ MANY = 8000
 METRICS = ("step_ms", "tok_s_aggregate")
 
 
-def precision(few: tuple[int, ...] = (64, 128, 256, 1000), cells: int = 60) -> list[tuple[int, str, float, float, float]]:
+def precision(
+    few: tuple[int, ...] = (64, 128, 256, 1000), cells: int = 60
+) -> list[tuple[int, str, float, float, float]]:
     """(samples, metric, median relative error of the mean, median and 90 % absolute error of the width p05..p95)."""
     axes = [parse_axis(a) for a in ("k=0..7", "streams=1..32", "traffic=prose,code,mixed")]
     design = make_design(LANES, axes, random=cells // len(LANES))
@@ -36,5 +38,7 @@ def precision(few: tuple[int, ...] = (64, 128, 256, 1000), cells: int = 60) -> l
                     mean.append(abs(row[metric] / true[metric] - 1.0))
                     high, low = f"{metric}_p95", f"{metric}_p05"
                     width.append(abs((row[high] - row[low]) / (true[high] - true[low]) - 1.0))
-            found.append((samples, metric, float(np.median(mean)), float(np.median(width)), float(np.quantile(width, 0.9))))
+            found.append(
+                (samples, metric, float(np.median(mean)), float(np.median(width)), float(np.quantile(width, 0.9)))
+            )
     return found

@@ -35,7 +35,9 @@ SWEEP_AXES = ("k=0..9", "streams=1..500", "traffic=prose,code,mixed,json,math")
 def machine() -> str:
     """What the numbers were measured on."""
     with open("/proc/cpuinfo", encoding="utf-8") as stream:
-        model = next((line.partition(":")[2].strip() for line in stream if line.startswith("model name")), platform.processor())
+        model = next(
+            (line.partition(":")[2].strip() for line in stream if line.startswith("model name")), platform.processor()
+        )
     return f"{model}, {os.cpu_count()} shared cores, load {os.getloadavg()[0]:.1f} when it began; Python {platform.python_version()}, NumPy {np.__version__}"
 
 
@@ -116,7 +118,7 @@ SECTIONS: list[tuple[str, str, Callable[[], Iterator[str]]]] = [
     ("Sweep", "Cells are k x streams x lanes x traffic. Memory is that of the largest process: the same for a tenth of the cells.", sweep_table),
     ("Core, one core", "An engine's step is one verify step of one sample. `resolved` means durations are there; `with sampling` draws the experts of every layer from common random numbers first.", core_table),
     ("Whole processes", "From the shell to the end, files of the catalogue in the system's cache.", process_table),
-    ("Growth", "Exponent b of time (memory) = a x size^b, fitted over all sizes. None is above linear; below it where a fixed part still counts.", growth_table),
+    ("Growth", "Exponent b of time (memory) = a x size^b, fitted over all sizes. Linear or below; a few hundredths more where the arrays of a cell outgrow the cache (samples), less where a fixed part still counts.", growth_table),
     ("Samples of a sweep", f"Random cells of two lanes, five seeds, against {MANY:,} samples. All cells of a sweep share their draws, so the error between two cells of one sweep is smaller.", precision_table),
 ]  # fmt: skip
 

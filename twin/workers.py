@@ -62,7 +62,9 @@ def _cluster(address: str, workers: int) -> Iterator[Executor]:
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
-        raise TwinError("--cluster needs Dask distributed; install it with: pip install 'twin-lane[cluster]'.") from None
+        raise TwinError(
+            "--cluster needs Dask distributed; install it with: pip install 'twin-lane[cluster]'."
+        ) from None
     own = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -41,7 +41,17 @@ def test_files_of_every_format_hold_the_same_rows(tmp_path: Path) -> None:
 
 def test_best_front_and_constraints_agree_with_the_rows() -> None:
     rows = [json.loads(line) for line in done("--format", "jsonl").splitlines()]
-    found = json.loads(done("--json", "--best", "tok_s_aggregate", "--subject-to", "k<=2, lane=tp4", "--pareto", "tok_s_per_stream,tok_s_aggregate"))
+    found = json.loads(
+        done(
+            "--json",
+            "--best",
+            "tok_s_aggregate",
+            "--subject-to",
+            "k<=2, lane=tp4",
+            "--pareto",
+            "tok_s_per_stream,tok_s_aggregate",
+        )
+    )
     inside = [r for r in rows if r["k"] <= 2 and r["lane"] == "tp4"]
     assert found["cells"] == 16 and found["kept"] == len(inside)
     assert found["best"] == max(inside, key=lambda r: r["tok_s_aggregate"])
@@ -72,7 +82,18 @@ def test_a_scenario_file_is_a_grid(tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path) -> None:
     out, parts = tmp_path / "s.jsonl", tmp_path / "s.jsonl.parts"
-    arguments = [sys.executable, "-m", "twin.cli.main", "sweep", "--lane", "tp4", "--grid", "k=0..9", "--grid", "streams=1..200"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "twin.cli.main",
+        "sweep",
+        "--lane",
+        "tp4",
+        "--grid",
+        "k=0..9",
+        "--grid",
+        "streams=1..200",
+    ]
     arguments += ["--samples", "32", "-o", str(out), "--workers", "2"]
     running = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
     while running.poll() is None and not list(parts.glob("[!.]*.jsonl")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -60,8 +61,13 @@ def test_any_text_is_an_axis_or_a_refusal(text: str) -> None:
 
 def test_a_grid_has_every_combination_once() -> None:
     points = list(design("k=0..2", "streams=1,2", "placement.hot=300,310"))
-    assert len(points) == len(set(points)) == len(design("k=0..2", "streams=1,2", "placement.hot=300,310")) == 2 * 3 * 2 * 2
-    changes = sum(a.overrides != b.overrides or a.lane != b.lane for a, b in zip(points, points[1:], strict=False))
+    assert (
+        len(points)
+        == len(set(points))
+        == len(design("k=0..2", "streams=1,2", "placement.hot=300,310"))
+        == 2 * 3 * 2 * 2
+    )
+    changes = sum(a.overrides != b.overrides or a.lane != b.lane for a, b in itertools.pairwise(points))
     assert changes == 3  # neighbours share a lane object
 
 
@@ -89,7 +95,12 @@ def test_constraints() -> None:
     row = {"k": 3, "tok_s_per_stream": 40.0, "lane": "tp4"}
     for text, kept in (("k<=3", True), ("tok_s_per_stream>40", False), ("k=3, lane=tp4", True), ("lane!=tp4", False)):
         assert all(c.kept_by(row) for c in parse_constraints([text], columns)) is kept
-    for text, says in (("tok_per_stream>1", "tok_s_per_stream"), ("k", "expected COLUMN"), ("k>a", "not a number"), ("__import__('os')", "expected")):
+    for text, says in (
+        ("tok_per_stream>1", "tok_s_per_stream"),
+        ("k", "expected COLUMN"),
+        ("k>a", "not a number"),
+        ("__import__('os')", "expected"),
+    ):
         with pytest.raises(PolicyError, match=says):
             parse_constraints([text], columns)
 

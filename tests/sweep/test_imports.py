@@ -8,7 +8,20 @@ import sys
 
 import pytest
 
-HEAVY = {"scipy", "matplotlib", "simpy", "starlette", "uvicorn", "httpx", "jinja2", "distributed", "dask", "pyarrow", "pandas", "emcee"}
+HEAVY = {
+    "scipy",
+    "matplotlib",
+    "simpy",
+    "starlette",
+    "uvicorn",
+    "httpx",
+    "jinja2",
+    "distributed",
+    "dask",
+    "pyarrow",
+    "pandas",
+    "emcee",
+}
 _RUN = """
 import contextlib, io, json, sys
 from twin.cli.main import cli

@@ -44,7 +44,9 @@ def test_every_row_has_the_columns_in_order() -> None:
 
 
 def test_what_cannot_be_is_a_row_that_says_why() -> None:
-    by_hot = {row["placement.hot"]: row for row in rows_of(swept(design("placement.hot=0,300,9999", lanes=["sidecar"])))}
+    by_hot = {
+        row["placement.hot"]: row for row in rows_of(swept(design("placement.hot=0,300,9999", lanes=["sidecar"])))
+    }
     assert "does not fit" in str(by_hot["0"]["refused"]) and "384" in str(by_hot["9999"]["refused"])
     assert by_hot["300"]["refused"] == "" and by_hot["300"]["fits_memory"] is True
 
@@ -95,7 +97,9 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypat
     assert store.corrupt == []
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-40], lambda b: b.replace(b'"k": 1', b'"k": 2', 1), lambda b: b"", lambda b: b"\xff\n" * 9])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-40], lambda b: b.replace(b'"k": 1', b'"k": 2', 1), lambda b: b"", lambda b: b"\xff\n" * 9]
+)
 def test_a_damaged_file_is_found_and_computed_again(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
     grid, store = design("k=0..1", lanes=["tp4"]), ChunkStore(tmp_path)
     clean = swept(grid, store=store)
@@ -115,7 +119,9 @@ def test_another_question_is_another_key() -> None:
 def test_a_worker_with_other_files_refuses() -> None:
     grid = design("k=1", lanes=["tp4"])
     planned = inputs(grid, samples=9)
-    changed = sweep.Inputs(planned.roots, None, 0, 9, tuple((n, "0" if n == "lane tp4" else h) for n, h in planned.sha256))
+    changed = sweep.Inputs(
+        planned.roots, None, 0, 9, tuple((n, "0" if n == "lane tp4" else h) for n, h in planned.sha256)
+    )
     with pytest.raises(CatalogueError, match="differs from the one of the sweep"):
         evaluate(next(iter(sweep.chunks(grid, changed))))
 

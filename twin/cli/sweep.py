@@ -23,27 +23,105 @@ SHOWN_ROWS = 40
 
 
 @click.command("sweep")
-@click.option("--lane", "lanes", multiple=True, type=options.LaneName(), help="A lane of the catalogue; may be given several times.")
-@click.option("--scenario", "scenario", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="A scenario file: its lanes and what-ifs, its ks by its streams.")
-@click.option("--grid", "grid", multiple=True, metavar="KEY=VALUES", help="An axis: k=0..9, streams=1,2,4,8, traffic=prose,code, context, verification, or any catalogue value: placement.hot=240..384/16.")
-@click.option("--random", "random", type=click.IntRange(1, 10_000_000), metavar="N", help="N random points a lane between the axes instead of every combination.")
-@click.option("--sobol", "sobol", type=click.IntRange(1, 1_000_000), metavar="N", help="N points a lane of a scrambled Sobol sequence instead of every combination.")
-@click.option("--samples", type=click.IntRange(2, 100_000), default=128, show_default=True, help="Draws a cell. `twin predict` takes 1000.")
-@click.option("--best", metavar="COLUMN", help="Show the best cell, e.g. tok_s_aggregate, step_ms, tok_s_per_stream_p05.")
-@click.option("--subject-to", "subject_to", multiple=True, metavar="COND", help='Only cells with this, e.g. "tok_s_per_stream>40, k<=5".')
-@click.option("--pareto", metavar="COLUMNS", help="Show the cells that no other beats in all of these, e.g. tok_s_per_stream,tok_s_aggregate.")
-@click.option("--sensitivity", metavar="OUTPUT", help="Sobol indices of an output to the uncertain parameters, for the best cell (else the first).")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write every cell to this .csv, .jsonl or .parquet file.")
-@click.option("--format", "shape", type=click.Choice(["table", "csv", "jsonl"]), default="table", show_default=True, help="What goes to stdout without --output.")
-@click.option("--store", type=click.Path(file_okay=False, path_type=Path), help="Folder of partial results, to go on after an interruption. Default with --output: beside it, removed at the end.")
+@click.option(
+    "--lane",
+    "lanes",
+    multiple=True,
+    type=options.LaneName(),
+    help="A lane of the catalogue; may be given several times.",
+)
+@click.option(
+    "--scenario",
+    "scenario",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="A scenario file: its lanes and what-ifs, its ks by its streams.",
+)
+@click.option(
+    "--grid",
+    "grid",
+    multiple=True,
+    metavar="KEY=VALUES",
+    help="An axis: k=0..9, streams=1,2,4,8, traffic=prose,code, context, verification, or any catalogue value: placement.hot=240..384/16.",
+)
+@click.option(
+    "--random",
+    "random",
+    type=click.IntRange(1, 10_000_000),
+    metavar="N",
+    help="N random points a lane between the axes instead of every combination.",
+)
+@click.option(
+    "--sobol",
+    "sobol",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help="N points a lane of a scrambled Sobol sequence instead of every combination.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(2, 100_000),
+    default=128,
+    show_default=True,
+    help="Draws a cell: 128 give means to 0.3 % and interval widths to 7 %, 1000 are those of `twin predict`.",
+)
+@click.option(
+    "--best", metavar="COLUMN", help="Show the best cell, e.g. tok_s_aggregate, step_ms, tok_s_per_stream_p05."
+)
+@click.option(
+    "--subject-to",
+    "subject_to",
+    multiple=True,
+    metavar="COND",
+    help='Only cells with this, e.g. "tok_s_per_stream>40, k<=5".',
+)
+@click.option(
+    "--pareto",
+    metavar="COLUMNS",
+    help="Show the cells that no other beats in all of these, e.g. tok_s_per_stream,tok_s_aggregate.",
+)
+@click.option(
+    "--sensitivity",
+    metavar="OUTPUT",
+    help="Sobol indices of an output to the uncertain parameters, for the best cell (else the first).",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write every cell to this .csv, .jsonl or .parquet file.",
+)
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(["table", "csv", "jsonl"]),
+    default="table",
+    show_default=True,
+    help="What goes to stdout without --output.",
+)
+@click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of partial results, to go on after an interruption. Default with --output: beside it, removed at the end.",
+)
 @click.option("--force", is_flag=True, help="Replace the file of --output.")
 @options.workers
-@click.option("--cluster", metavar="ADDRESS", help="A Dask cluster: tcp://scheduler:8786, or local for --workers processes here.")
+@click.option(
+    "--cluster", metavar="ADDRESS", help="A Dask cluster: tcp://scheduler:8786, or local for --workers processes here."
+)
 @options.calibration
 @options.catalogue
 @options.seed
 @options.as_json
-def command(output: Path | None, shape: str, store: Path | None, workers: int, cluster: str | None, force: bool, as_json: bool, **given: Any) -> None:
+def command(
+    output: Path | None,
+    shape: str,
+    store: Path | None,
+    workers: int,
+    cluster: str | None,
+    force: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Predict every cell of a grid or design, resumable and on many workers; the answer is the same bytes whatever their number.
 
     Rows carry means with 5 and 95 % quantiles. A cell that cannot be (no memory for the weights, no draft head) is a row
@@ -68,7 +146,9 @@ def command(output: Path | None, shape: str, store: Path | None, workers: int, c
     chunk_store = ChunkStore(kept) if kept is not None else None
     try:
         with worker_pool(workers, cluster) as executor, _progress(len(design)) as said:
-            bodies = run(design, inputs, executor, store=chunk_store, ahead=4 * workers if cluster is None else 256, said=said)
+            bodies = run(
+                design, inputs, executor, store=chunk_store, ahead=4 * workers if cluster is None else 256, said=said
+            )
             if output is not None:
                 with sink(output, names, force=force) as file:
                     for body in bodies:
@@ -81,15 +161,25 @@ def command(output: Path | None, shape: str, store: Path | None, workers: int, c
                         shown.write(body)
                     choice.add(body)
     except KeyboardInterrupt:
-        hint = f"what is done is kept in {kept}; the same command goes on from there." if kept else "give --store DIR to keep what is done."
+        hint = (
+            f"what is done is kept in {kept}; the same command goes on from there."
+            if kept
+            else "give --store DIR to keep what is done."
+        )
         click.echo(f"twin: interrupted; {hint}", err=True)
         sys.exit(1)
     if chunk_store is not None and chunk_store.corrupt:
-        click.echo(f"twin: {len(chunk_store.corrupt)} damaged partial files were found in {kept} and computed again.", err=True)
+        click.echo(
+            f"twin: {len(chunk_store.corrupt)} damaged partial files were found in {kept} and computed again.", err=True
+        )
     if output is not None:
         if store is None and kept is not None:
             shutil.rmtree(kept, ignore_errors=True)
-        click.echo(f"wrote {choice.count:,} cells to {output}" + (f", {choice.refused:,} of them refused" if choice.refused else ""), err=True)
+        click.echo(
+            f"wrote {choice.count:,} cells to {output}"
+            + (f", {choice.refused:,} of them refused" if choice.refused else ""),
+            err=True,
+        )
     found = choice.answer(design, inputs, given)
     if as_json:
         options.print_json(found)
@@ -108,9 +198,13 @@ def _design(given: dict[str, Any]) -> Design:
         lanes += [s.lane for s in scenario.settings]
         asked = {a.key for a in axes}
         ranges = {"k": scenario.ks, "streams": scenario.streams}
-        axes += [parse_axis(f"{key}={','.join(map(str, values))}") for key, values in ranges.items() if key not in asked]
+        axes += [
+            parse_axis(f"{key}={','.join(map(str, values))}") for key, values in ranges.items() if key not in asked
+        ]
         for setting in scenario.settings:
-            axes += [parse_axis(text) for text in setting.overrides if text.partition("=")[0] not in {a.key for a in axes}]
+            axes += [
+                parse_axis(text) for text in setting.overrides if text.partition("=")[0] not in {a.key for a in axes}
+            ]
     if not lanes:
         raise click.UsageError("give at least one --lane NAME (or --scenario FILE); `twin lanes` lists the lanes.")
     return make_design(lanes, axes, random=given["random"], sobol=given["sobol"], seed=given["seed"])
@@ -162,14 +256,21 @@ class _Choice:
         }  # fmt: skip
         if self.best is not None:
             if self.best.row is None:
-                raise PolicyError(f"no cell of {self.count:,} keeps {' and '.join(given['subject_to']) or 'to the memory there is'}; loosen --subject-to or widen --grid.")
+                raise PolicyError(
+                    f"no cell of {self.count:,} keeps {' and '.join(given['subject_to']) or 'to the memory there is'}; loosen --subject-to or widen --grid."
+                )
             found["best"] = dict(self.best.row)
         if self.front is not None:
             found["pareto"] = [dict(row) for row in self.front.rows]
         if self.best is None and self.front is None:
             found["rows"] = self.first
         if given["sensitivity"]:
-            found["sensitivity"] = _sensitivity(found.get("best") or next((r for r in self.first if not r["refused"]), None), design, inputs, given["sensitivity"])
+            found["sensitivity"] = _sensitivity(
+                found.get("best") or next((r for r in self.first if not r["refused"]), None),
+                design,
+                inputs,
+                given["sensitivity"],
+            )
         return found
 
 
@@ -184,9 +285,15 @@ def _sensitivity(row: dict[str, Any] | None, design: Design, inputs: Inputs, out
     if row is None:
         raise PolicyError("--sensitivity: every cell was refused, so there is nothing to vary.")
     overrides = tuple(f"{a.key}={row[a.key]}" for a in design.axes if "." in a.key)
-    point = Point(row["lane"], overrides, row["traffic"], row["verification"], row["context_tokens"], row["k"], row["streams"])
+    point = Point(
+        row["lane"], overrides, row["traffic"], row["verification"], row["context_tokens"], row["k"], row["streams"]
+    )
     predictor, request = predictor_of(point, inputs)
-    return {"output": output, "cell": row, "indices": [asdict(i) for i in sensitivity(predictor, request, output, seed=inputs.seed)]}
+    return {
+        "output": output,
+        "cell": row,
+        "indices": [asdict(i) for i in sensitivity(predictor, request, output, seed=inputs.seed)],
+    }
 
 
 def _print(found: dict[str, Any], design: Design, *, shown: bool) -> None:
@@ -202,13 +309,20 @@ def _print(found: dict[str, Any], design: Design, *, shown: bool) -> None:
     if shown and found.get("rows"):
         print_rows(found["rows"], varying, title=f"{found['cells']:,} cells")
         if found["kept"] + found["refused"] > len(found["rows"]):
-            click.echo(f"the first {len(found['rows'])} are shown; -o FILE or --format csv gives all, --best and --pareto choose.", err=True)
+            click.echo(
+                f"the first {len(found['rows'])} are shown; -o FILE or --format csv gives all, --best and --pareto choose.",
+                err=True,
+            )
     if "sensitivity" in found:
         rows = [
             [i["parameter"], f"{i['first']:.3f} ± {i['first_half_width']:.3f}", f"{i['total']:.3f} ± {i['total_half_width']:.3f}"]
             for i in found["sensitivity"]["indices"] if i["total"] >= 0.005
         ]  # fmt: skip
-        print_table(f"what {found['sensitivity']['output']} hangs on (Sobol indices, 90 % intervals)", ["parameter", "first order", "total"], rows)
+        print_table(
+            f"what {found['sensitivity']['output']} hangs on (Sobol indices, 90 % intervals)",
+            ["parameter", "first order", "total"],
+            rows,
+        )
 
 
 @contextmanager
@@ -220,6 +334,8 @@ def _progress(cells: int) -> Iterator[Callable[[int], None] | None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
         task = bar.add_task("cells", total=cells)
         yield lambda n: bar.advance(task, n)

@@ -41,14 +41,18 @@ def parse_constraints(texts: Sequence[str], columns: Sequence[str]) -> list[Cons
     for part in (p for text in texts for p in text.split(",")):
         match = _CONSTRAINT.match(part)
         if match is None:
-            raise PolicyError(f"--subject-to {part.strip()!r}: expected COLUMN>NUMBER with >, >=, <, <=, = or !=, for example tok_s_per_stream>40.")
+            raise PolicyError(
+                f"--subject-to {part.strip()!r}: expected COLUMN>NUMBER with >, >=, <, <=, = or !=, for example tok_s_per_stream>40."
+            )
         require_column(match[1], columns, "--subject-to")
         try:
             bound: float | str = float(match[3])
         except ValueError:
             bound = match[3]
             if match[2] not in ("=", "==", "!="):
-                raise PolicyError(f"--subject-to {part.strip()!r}: {bound!r} is not a number; a text can only be compared with = or !=.") from None
+                raise PolicyError(
+                    f"--subject-to {part.strip()!r}: {bound!r} is not a number; a text can only be compared with = or !=."
+                ) from None
         found.append(Constraint(match[1], match[2], bound))
     return found
 

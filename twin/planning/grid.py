@@ -28,7 +28,9 @@ FIELDS = {
     "context_tokens": "context_tokens", "traffic": "traffic", "verification": "verification",
 }  # fmt: skip
 _LIMITS = {"k": (0, MAX_K), "streams": (1, MAX_CONCURRENCY), "context_tokens": (1, MAX_CONTEXT)}
-_RANGE = re.compile(r"^\s*([-+.\deE]+?)\s*([A-Za-zµ%/]*)\s*\.\.\s*([-+.\deE]+?)\s*([A-Za-zµ%/]*)\s*(?:/\s*([.\deE+-]+))?\s*$")
+_RANGE = re.compile(
+    r"^\s*([-+.\deE]+?)\s*([A-Za-zµ%/]*)\s*\.\.\s*([-+.\deE]+?)\s*([A-Za-zµ%/]*)\s*(?:/\s*([.\deE+-]+))?\s*$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,13 @@ def parse_axis(text: str) -> Axis:
     key, equals, body = text.partition("=")
     key = key.strip()
     if not equals or not key or not body.strip():
-        raise PolicyError(f"--grid {text!r}: expected KEY=VALUES, for example k=0..9, streams=1,2,4 or placement.hot=240..384/16.")
+        raise PolicyError(
+            f"--grid {text!r}: expected KEY=VALUES, for example k=0..9, streams=1,2,4 or placement.hot=240..384/16."
+        )
     if "." not in key and key not in FIELDS:
-        raise PolicyError(f"--grid {text!r}: no axis {key!r}; {nearest(key, FIELDS)} A catalogue value has a dotted key, e.g. placement.hot.")
+        raise PolicyError(
+            f"--grid {text!r}: no axis {key!r}; {nearest(key, FIELDS)} A catalogue value has a dotted key, e.g. placement.hot."
+        )
     key = FIELDS.get(key, key)
     ranged = _RANGE.match(body) if ".." in body and "," not in body else None
     axis = _ranged(key, ranged, text) if ranged else Axis(key, tuple(_listed(body, text)))
@@ -125,7 +131,9 @@ def _listed(body: str, text: str) -> Iterator[str]:
     for part in body.split(","):
         value = part.strip().strip('"')
         if not value:
-            raise PolicyError(f"--grid {text!r}: an empty value; expected a list such as 1,2,4 or a range such as 0..9.")
+            raise PolicyError(
+                f"--grid {text!r}: an empty value; expected a list such as 1,2,4 or a range such as 0..9."
+            )
         found = _RANGE.match(value) if ".." in value else None
         for one in _ranged("", found, text).values if found else (value,):
             if one not in seen:
@@ -138,7 +146,9 @@ def _ranged(key: str, match: re.Match[str], text: str) -> Axis:
         low, high = float(match[1]), float(match[3])
         step = float(match[5]) if match[5] else 1.0
     except ValueError:
-        raise PolicyError(f"--grid {text!r}: {match[0].strip()!r} is not a range; expected first..last or first..last/step.") from None
+        raise PolicyError(
+            f"--grid {text!r}: {match[0].strip()!r} is not a range; expected first..last or first..last/step."
+        ) from None
     unit = match[4] or match[2]
     if match[2] and match[2] != unit:
         raise PolicyError(f"--grid {text!r}: the ends have different units ({match[2]} and {unit}); write one.")
@@ -169,9 +179,17 @@ def make_design(
     kind: Literal["grid", "random", "sobol"] = "random" if random else "sobol" if sobol else "grid"
     # Dear to set up first (another lane object for every value), cheap last.
     order = {"traffic": 1, "verification": 2, "context_tokens": 3, "k": 4, "streams": 5}
-    design = Design(tuple(dict.fromkeys(lanes)), tuple(sorted(axes, key=lambda a: order.get(a.key, 0))), kind, random or sobol or 0, seed)
+    design = Design(
+        tuple(dict.fromkeys(lanes)),
+        tuple(sorted(axes, key=lambda a: order.get(a.key, 0))),
+        kind,
+        random or sobol or 0,
+        seed,
+    )
     if len(design) > MAX_POINTS:
-        raise PolicyError(f"{len(design):,} cells; at most {MAX_POINTS:,}. Use --random N or --sobol N over the same axes.")
+        raise PolicyError(
+            f"{len(design):,} cells; at most {MAX_POINTS:,}. Use --random N or --sobol N over the same axes."
+        )
     return design
 
 
@@ -183,7 +201,9 @@ def _sobol(design: Design) -> np.ndarray:
     from scipy.stats import qmc
 
     # A power of two keeps the balance of the sequence; what is asked for is its beginning.
-    points = qmc.Sobol(len(design.axes), seed=np.random.default_rng([design.seed, 12])).random_base2(max(0, math.ceil(math.log2(design.points))))
+    points = qmc.Sobol(len(design.axes), seed=np.random.default_rng([design.seed, 12])).random_base2(
+        max(0, math.ceil(math.log2(design.points)))
+    )
     return np.asarray(points[: design.points])
 
 

@@ -39,7 +39,9 @@ class Index:
     total_half_width: float
 
 
-def sensitivity(predictor: Predictor, request: CellRequest, output: str, *, seed: int = 0, points: int = POINTS) -> list[Index]:
+def sensitivity(
+    predictor: Predictor, request: CellRequest, output: str, *, seed: int = 0, points: int = POINTS
+) -> list[Index]:
     """Indices of one output of one cell, the largest total first. Raises PolicyError for an output that cannot be asked."""
     from scipy.stats import norm, sobol_indices
 
@@ -65,9 +67,18 @@ def sensitivity(predictor: Predictor, request: CellRequest, output: str, *, seed
         if output == "tokens_per_step":
             return np.atleast_2d(kept)
         quiet = np.zeros((shape.layers, z.shape[1]))  # routing luck is noise, not a parameter
-        step = draw_step_s(predictor.lane, predictor.traffic, values, predictor.batch(request), RoutingNoise(quiet, quiet, quiet)) * run
+        step = (
+            draw_step_s(
+                predictor.lane, predictor.traffic, values, predictor.batch(request), RoutingNoise(quiet, quiet, quiet)
+            )
+            * run
+        )
         per_stream = kept / step
-        found = {"step_ms": step * 1e3, "tok_s_per_stream": per_stream, "tok_s_aggregate": per_stream * request.concurrency}
+        found = {
+            "step_ms": step * 1e3,
+            "tok_s_per_stream": per_stream,
+            "tok_s_aggregate": per_stream * request.concurrency,
+        }
         return np.atleast_2d(found[output])
 
     if np.ptp(answer(np.random.default_rng(seed).standard_normal((len(names), 64)))) == 0.0:

@@ -26,7 +26,9 @@ class ChunkStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise TwinError(f"{self.folder}: cannot hold partial results ({error.strerror}); give --store another folder.") from None
+            raise TwinError(
+                f"{self.folder}: cannot hold partial results ({error.strerror}); give --store another folder."
+            ) from None
 
     def get(self, key: str) -> bytes | None:
         """The rows of a chunk, None when it is not there or broken."""

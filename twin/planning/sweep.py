@@ -37,7 +37,7 @@ from twin.step.graph import StepGraph
 from twin.workers import done, worker_failures_explained
 
 FORMAT = 1
-#: Draws a cell: the 5 and 95 % quantiles of step time are then within some per cent of those of many (docs/performance.md).
+#: Draws a cell: means are then within 0.3 % and the width of a 90 % interval within 7 % (medians, docs/performance.md).
 SAMPLES = 128
 CHUNK_CELLS = 256
 METRICS = ("tokens_per_step", "step_ms", "tok_s_per_stream", "tok_s_aggregate", "ttft_ms")
@@ -74,7 +74,20 @@ def columns(design: Design) -> list[str]:
     """The columns of a row, in order."""
     settings = [a.key for a in design.axes if "." in a.key]
     metrics = [name for m in METRICS for name in (m, f"{m}_p05", f"{m}_p95")]
-    return ["lane", *settings, "traffic", "verification", "context_tokens", "k", "streams", *metrics, *_PLAIN, "fits_memory", "in_range", "refused"]
+    return [
+        "lane",
+        *settings,
+        "traffic",
+        "verification",
+        "context_tokens",
+        "k",
+        "streams",
+        *metrics,
+        *_PLAIN,
+        "fits_memory",
+        "in_range",
+        "refused",
+    ]
 
 
 def plan_inputs(design: Design, roots: Sequence[Path], *, calibration: str | None, seed: int, samples: int) -> Inputs:
@@ -111,7 +124,13 @@ def chunks(design: Design, inputs: Inputs) -> Iterator[Chunk]:
 
 
 def run(
-    design: Design, inputs: Inputs, executor: Executor, *, store: ChunkStore | None = None, ahead: int = 1, said: Callable[[int], None] | None = None
+    design: Design,
+    inputs: Inputs,
+    executor: Executor,
+    *,
+    store: ChunkStore | None = None,
+    ahead: int = 1,
+    said: Callable[[int], None] | None = None,
 ) -> Iterator[bytes]:
     """Rows as JSON Lines, one chunk at a time in the design's order; at most `ahead` chunks are in flight.
 
@@ -127,13 +146,19 @@ def run(
             said(len(chunk.points))
         return body
 
-    kept = "what was done is kept, run the same command again to go on." if store else "give --store DIR to keep what is done."
+    kept = (
+        "what was done is kept, run the same command again to go on."
+        if store
+        else "give --store DIR to keep what is done."
+    )
     try:
         with worker_failures_explained(kept):
             for chunk in chunks(design, inputs):
                 key = chunk.key if store is not None else ""
                 known = store.get(key) if store is not None else None
-                waiting.append((chunk, "", done(known)) if known is not None else (chunk, key, executor.submit(evaluate, chunk)))
+                waiting.append(
+                    (chunk, "", done(known)) if known is not None else (chunk, key, executor.submit(evaluate, chunk))
+                )
                 if len(waiting) >= ahead:
                     yield finish(*waiting.popleft())
             while waiting:
@@ -196,20 +221,37 @@ def _prepare(index: int, point: Point, inputs: Inputs) -> _Prepared:
     predictor, request = predictor_of(point, inputs)
     graph = build_step_graph(predictor.lane, request.k)
     experts, durations = predictor.resolve(request)
-    return _Prepared(index, point, request, predictor, graph, durations, (float(np.mean(experts.unique)), float(np.mean(experts.cold))))
+    return _Prepared(
+        index,
+        point,
+        request,
+        predictor,
+        graph,
+        durations,
+        (float(np.mean(experts.unique)), float(np.mean(experts.cold))),
+    )
 
 
 def _finish(group: list[_Prepared], rows: list[dict[str, Any] | None]) -> None:
     """Step times of all cells of the group at once, then their rows."""
     names = {op.cost for op in group[0].graph.ops}
-    side_by_side = {n: np.concatenate([p.durations[n] for p in group], axis=-1) if len(group) > 1 else group[0].durations[n] for n in names}
+    side_by_side = {
+        n: np.concatenate([p.durations[n] for p in group], axis=-1) if len(group) > 1 else group[0].durations[n]
+        for n in names
+    }
     step_s = step_times(group[0].graph, side_by_side).reshape(len(group), -1)
     drawn = np.empty((len(group), len(METRICS), step_s.shape[-1]))
     for values, prepared, step in zip(drawn, group, step_s, strict=True):
         kept = prepared.predictor.kept(prepared.request)
         step = step * prepared.predictor.run_factor
         per_stream = kept / step
-        values[:] = kept, step * 1e3, per_stream, per_stream * prepared.request.concurrency, prepared.predictor.first_token_s(prepared.request) * 1e3
+        values[:] = (
+            kept,
+            step * 1e3,
+            per_stream,
+            per_stream * prepared.request.concurrency,
+            prepared.predictor.first_token_s(prepared.request) * 1e3,
+        )
     low, high = quantiles(drawn, (0.05, 0.95))
     for prepared, *numbers in zip(group, drawn.mean(axis=-1).tolist(), low.tolist(), high.tolist(), strict=True):
         row = _head(prepared.point, prepared)
@@ -228,7 +270,13 @@ def _head(point: Point, prepared: _Prepared | None) -> dict[str, Any]:
     traffic, rule, k = point.traffic, point.verification, point.k
     if prepared is not None:
         traffic, rule, k = prepared.predictor.traffic.name, prepared.request.verification, prepared.request.k
-    return row | {"traffic": traffic, "verification": rule, "context_tokens": point.context_tokens, "k": k, "streams": point.streams}
+    return row | {
+        "traffic": traffic,
+        "verification": rule,
+        "context_tokens": point.context_tokens,
+        "k": k,
+        "streams": point.streams,
+    }
 
 
 @lru_cache(maxsize=32)
@@ -236,12 +284,16 @@ def _predictor(lane_name: str, overrides: tuple[str, ...], traffic: str | None, 
     roots = tuple(Path(r) for r in inputs.roots)
     plain = load_lane(lane_name, roots)
     if not overrides and dict(inputs.sha256)[f"lane {lane_name}"] != lane_sha256(plain):
-        raise _WrongFiles(f"lane {lane_name!r}: this worker's catalogue differs from the one of the sweep; give every machine the same files.")
+        raise _WrongFiles(
+            f"lane {lane_name!r}: this worker's catalogue differs from the one of the sweep; give every machine the same files."
+        )
     lane = override(plain, overrides)
     require_fit(lane)
     calibration, sha256 = _calibration(lane_name, inputs.roots, inputs.calibration)
     if sha256 != dict(inputs.sha256)[f"calibration {lane_name}"]:
-        raise _WrongFiles(f"lane {lane_name!r}: this worker's calibration differs from the one of the sweep; give every machine the same files.")
+        raise _WrongFiles(
+            f"lane {lane_name!r}: this worker's calibration differs from the one of the sweep; give every machine the same files."
+        )
     found = _traffic(traffic or lane.policy.traffic, inputs.roots)
     return Predictor(lane, found, calibration, calibration_sha256=sha256, seed=inputs.seed, samples=inputs.samples)
 

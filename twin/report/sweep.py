@@ -58,8 +58,14 @@ class _Parquet:
             import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError:
-            raise TwinError("Parquet needs pyarrow; install it with: pip install 'twin-lane[parquet]', or write .csv or .jsonl.") from None
-        kinds = {c: pa.string() for c in columns if c in _TEXT or "." in c} | dict.fromkeys(_WHOLE, pa.int64()) | dict.fromkeys(_FLAGS, pa.bool_())
+            raise TwinError(
+                "Parquet needs pyarrow; install it with: pip install 'twin-lane[parquet]', or write .csv or .jsonl."
+            ) from None
+        kinds = (
+            {c: pa.string() for c in columns if c in _TEXT or "." in c}
+            | dict.fromkeys(_WHOLE, pa.int64())
+            | dict.fromkeys(_FLAGS, pa.bool_())
+        )
         self._pa, self._rows = pa, []  # type: ignore[var-annotated]
         self._schema = pa.schema([(c, kinds.get(c, pa.float64())) for c in columns])
         self._writer = pq.ParquetWriter(stream, self._schema)
@@ -87,7 +93,13 @@ def sink(path: Path, columns: Sequence[str], *, force: bool) -> Iterator[Sink]:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as stream:
-            found: Any = _JsonLines(stream) if kind == "jsonl" else _Csv(stream, columns) if kind == "csv" else _Parquet(stream, columns)
+            found: Any = (
+                _JsonLines(stream)
+                if kind == "jsonl"
+                else _Csv(stream, columns)
+                if kind == "csv"
+                else _Parquet(stream, columns)
+            )
             yield found
             if kind == "parquet":
                 found.close()

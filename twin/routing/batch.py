@@ -266,10 +266,11 @@ def _draw_union(union: _Union, noise: RoutingNoise) -> Array:
     deviation = uniform_variance(shape.experts, shape.top_k, union.tokens)
     deviation = np.sqrt(deviation, out=deviation)
     most = np.minimum(float(shape.experts), shape.top_k * union.rows * union.streams)
-    drawn = np.multiply(deviation, noise.union)
+    drawn: Array = np.multiply(deviation, noise.union)
     drawn += union.mean
     np.maximum(drawn, float(shape.top_k), out=drawn)
-    return np.minimum(drawn, np.maximum(most, float(shape.top_k)), out=drawn)
+    np.minimum(drawn, np.maximum(most, float(shape.top_k)), out=drawn)
+    return drawn
 
 
 def _cold_mean(union: _Union, cold_experts: int) -> Array:
