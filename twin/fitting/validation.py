@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import combinations
@@ -66,6 +66,11 @@ def fold_of(cell: ReceiptCell) -> int:
     return zlib.crc32(repr(cell_key(cell)).encode()) % FOLDS
 
 
+def fittable(cells: Iterable[ReceiptCell]) -> list[ReceiptCell]:
+    """The receipts that a fit may see: those with use = fit."""
+    return [cell for cell in cells if cell.receipt.use == "fit"]
+
+
 def by_lane(cells: Sequence[ReceiptCell]) -> dict[str, list[ReceiptCell]]:
     """Cells of single lanes (ratios between lanes are left out), grouped."""
     groups: dict[str, list[ReceiptCell]] = defaultdict(list)
@@ -82,7 +87,7 @@ def cross_validate(
     scores: list[Score] = []
     for part in sorted({split(cell) for cell in cells}, key=repr):
         inside = [c for c in cells if split(c) == part]
-        outside = [c for c in cells if split(c) != part]
+        outside = fittable(c for c in cells if split(c) != part)
         if len(outside) < MIN_CELLS:
             continue
         calibration = fit_receipts(outside, prior=prior, starts=1).calibrations[cells[0].lane.name]
@@ -95,7 +100,7 @@ def three_cells(cells: Sequence[ReceiptCell]) -> list[ReceiptCell]:
     most used k near
     eight streams. Empty when a lane's receipts do not have the three.
     """
-    usable = [c for c in cells if c.receipt.quantity in (*STEP, *RATE) and c.receipt.quantity != "stage_time"]
+    usable = [c for c in fittable(cells) if c.receipt.quantity in (*STEP, *RATE) and c.receipt.quantity != "stage_time"]
     single = [c for c in usable if c.receipt.concurrency == 1]
     if len(usable) < 6 or not single:
         return []
@@ -151,7 +156,7 @@ def validate(cells: Sequence[ReceiptCell], *, executor: Executor | None = None) 
     """Run every held-out question over all lanes of `cells`. Deterministic whatever the executor."""
     groups = {lane: own for lane, own in sorted(by_lane(cells).items())}
     run = map if executor is None else executor.map
-    fits = list(run(_fit_lane, list(groups.items())))
+    fits = [fit for fit in run(_fit_lane, list(groups.items())) if fit is not None]
     jobs = [(lane, own, fits) for lane, own in groups.items()]
     result = Validation([], [], [], [], {}, {})
     for lane, held, left_out, kit, moved in run(_lane_scores, jobs):
@@ -164,9 +169,10 @@ def validate(cells: Sequence[ReceiptCell], *, executor: Executor | None = None) 
     return result
 
 
-def _fit_lane(item: tuple[str, list[ReceiptCell]]) -> Calibration:
+def _fit_lane(item: tuple[str, list[ReceiptCell]]) -> Calibration | None:
     lane, cells = item
-    return fit_receipts(cells, starts=1).calibrations[lane]
+    seen = fittable(cells)
+    return fit_receipts(seen, starts=1).calibrations[lane] if seen else None
 
 
 def summarise(scores: Sequence[Score]) -> Summary:

@@ -12,7 +12,7 @@ from twin.fitting.validation import Summary, Validation, summarise
 from twin.report.terminal import console, print_table
 
 _QUESTIONS: tuple[tuple[str, str], ...] = (
-    ("held_out", "held-out cells (5 folds)"),
+    ("held_out", "held-out cells"),
     ("by_source", "one source left out"),
     ("three_cell", "three-cell kit"),
     ("transfer", "transfer (no receipt of the lane)"),
