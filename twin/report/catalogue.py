@@ -10,18 +10,19 @@ from twin.lane.sourced import Sourced
 from twin.report.terminal import console, print_table
 
 
-def _rows(node: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+def value_rows(node: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """Dotted key, text, kind and source of every value of an entry; plain members have no kind."""
     if isinstance(node, Sourced):
         yield prefix, node.text, node.kind, node.source
     elif hasattr(type(node), "model_fields"):
         for name in type(node).model_fields:
-            yield from _rows(getattr(node, name), f"{prefix}.{name}" if prefix else name)
+            yield from value_rows(getattr(node, name), f"{prefix}.{name}" if prefix else name)
     elif isinstance(node, dict):
         for name, child in node.items():
-            yield from _rows(child, f"{prefix}.{name}")
+            yield from value_rows(child, f"{prefix}.{name}")
     elif isinstance(node, (list, tuple)) and node and hasattr(type(node[0]), "model_fields"):
         for index, child in enumerate(node):
-            yield from _rows(child, f"{prefix}.{index}")
+            yield from value_rows(child, f"{prefix}.{index}")
     elif node is not None and node != "" and node != [] and prefix not in ("name", "title", "notes", "description"):
         yield prefix, _plain(node), "", ""
 
@@ -35,7 +36,7 @@ def print_entry(kind: str, entry: Any) -> None:
     """Every value of one entry with its kind and source."""
     out = console()
     out.print(f"[bold]{kind} {entry.name}[/bold]  {getattr(entry, 'title', '') or getattr(entry, 'description', '')}")
-    print_table("", ["value", "", "kind", "source"], [list(row) for row in _rows(entry)], left=(0, 1, 2, 3), out=out)
+    print_table("", ["value", "", "kind", "source"], [list(row) for row in value_rows(entry)], left=(0, 1, 2, 3), out=out)
     if getattr(entry, "notes", ""):
         out.print(entry.notes)
 

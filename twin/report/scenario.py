@@ -15,7 +15,7 @@ from twin.planning.residuals import ResidualRow
 from twin.planning.scenario import command_line
 from twin.planning.scenario_result import UNION_TOKENS, ScenarioResult
 from twin.report import html, plots
-from twin.report.catalogue import _rows
+from twin.report.catalogue import value_rows
 from twin.report.figure import inline_svg
 from twin.report.terminal import number
 from twin.report.waterfall import label, sentences
@@ -176,7 +176,7 @@ def _receipt(row: ResidualRow) -> list[str]:
 def _sources(result: ScenarioResult) -> list[str]:
     found = [html.preformatted(command_line(result.scenario.settings, result.scenario.seed))]
     for lane in {one.lane.name: one.lane for one in result.resolved}.values():
-        rows = [list(row) for row in _rows(lane) if row[2]]
+        rows = [list(row) for row in value_rows(lane) if row[2]]
         assumed = [row for row in rows if row[2] == "assumed"]
         header = ["value", "", "kind", "source"]
         found.append(html.table(f"{lane.name}: what nobody has measured yet", header, assumed, left=(1, 2, 3)))
