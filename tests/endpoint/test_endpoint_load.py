@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -59,35 +60,63 @@ def _median(values: list[float]) -> float:
     return statistics.median(v for v in values if v == v)
 
 
-@pytest.mark.parametrize(("users", "requests"), [(1, 8), (4, 24), (16, 64)])
-def test_reported_latencies_are_the_simulations(users: int, requests: int) -> None:
+#: (what, reported, expected, tolerance), seconds or tokens a second
+Row = tuple[str, float, float, float]
+#: A busy machine delays chunks and so can only spoil an agreement: a run that disagrees is repeated.
+RUNS = 3
+
+
+def _agrees(measure: Callable[[], list[Row]]) -> None:
+    missed: list[Row] = []
+    for _ in range(RUNS):
+        missed = [row for row in measure() if abs(row[1] - row[2]) > row[3]]
+        if not missed:
+            return
+    pytest.fail("; ".join(f"{n}: {got:.5g}, expected {want:.5g} +- {slack:.2g}" for n, got, want, slack in missed))
+
+
+def _compared(users: int, requests: int) -> list[Row]:
     samples, closed, replay, resolution_s = _run(users, requests)
     assert len(samples) == requests
-    for run, with_ttft in ((replay, True), (closed, users == 1)):
-        # In a closed loop of several users TTFT depends on how arrivals fall into steps, so on the client's own pauses
-        # between requests; there the very arrivals are the same traffic, and the loop is compared on the rest.
+    found: list[Row] = []
+    for name, run in (("replay", replay), ("closed loop", closed)):
         rows = run.collector.requests.measures()
-        expected_s = {name: _median(rows[name].tolist()) for name in ("ttft_s", "tpot_s", "e2e_s")}
-        if with_ttft:
-            ttft_s = _median([s.ttft_s for s in samples])
-            assert ttft_s == pytest.approx(expected_s["ttft_s"], abs=SHARE * expected_s["ttft_s"] + resolution_s)
-        assert _median([s.tpot_s for s in samples]) == pytest.approx(expected_s["tpot_s"], rel=SHARE)
+        ttft_s, tpot_s, e2e_s = (_median(rows[column].tolist()) for column in ("ttft_s", "tpot_s", "e2e_s"))
+        if run is replay or users == 1:
+            # In a closed loop of several users TTFT hangs on how arrivals fall into steps, and so on the client's own
+            # pauses between requests. There the very arrivals are the same traffic; the loop is compared on the rest.
+            got_s = _median([s.ttft_s for s in samples])
+            found.append((f"{name} TTFT", got_s, ttft_s, SHARE * ttft_s + resolution_s))
+        got_s = _median([s.tpot_s for s in samples])
+        found.append((f"{name} TPOT", got_s, tpot_s, SHARE * tpot_s + resolution_s / (OUTPUT - 1)))
         gaps = [g for s in samples for g in s.gaps_s]
-        assert statistics.fmean(gaps) == pytest.approx(run.result.itl_s.mean, rel=SHARE)
+        itl_s = run.result.itl_s.mean
+        slack_s = SHARE * itl_s + resolution_s * requests / len(gaps)
+        found.append((f"{name} ITL", statistics.fmean(gaps), itl_s, slack_s))
         # Throughput of a closed loop: users over the time a request takes, the client's own pause included.
         busy_s = max(s.chunks_s[-1] for s in samples) - min(s.sent_s for s in samples)
-        expected_busy_s = rows["finish_s"].max() - rows["arrival_s"].min()
-        slack = SHARE + 2 * resolution_s / expected_s["e2e_s"]
-        assert requests * OUTPUT / busy_s == pytest.approx(requests * OUTPUT / expected_busy_s, rel=slack)
+        rate = requests * OUTPUT / float(rows["finish_s"].max() - rows["arrival_s"].min())
+        slack = rate * (SHARE + 2 * resolution_s / e2e_s)
+        found.append((f"{name} tok/s", requests * OUTPUT / busy_s, rate, slack))
+    return found
+
+
+@pytest.mark.parametrize(("users", "requests"), [(1, 6), (4, 24), (16, 64)])
+def test_reported_latencies_are_the_simulations(users: int, requests: int) -> None:
+    _agrees(lambda: _compared(users, requests))
 
 
 def test_one_stream_without_a_queue_is_the_prediction() -> None:
     """TTFT and the step of a lone stream are those of `twin predict` (its mean over routing and coefficients)."""
-    samples, _, _, resolution_s = _run(1, 6)
-    predictor = lane_server().predictors[0]
-    cell = predictor.cell(CellRequest(5, 1, "token", PROMPT))
-    assert _median([s.ttft_s for s in samples]) * 1e3 == pytest.approx(
-        cell.ttft_ms.mean, abs=SHARE * cell.ttft_ms.mean + resolution_s * 1e3
-    )
-    gap_ms = statistics.fmean(g for s in samples for g in s.gaps_s) * 1e3
-    assert gap_ms == pytest.approx(cell.step_ms.mean, rel=SHARE)
+    cell = lane_server().predictors[0].cell(CellRequest(5, 1, "token", PROMPT))
+    ttft_s, step_s = cell.ttft_ms.mean / 1e3, cell.step_ms.mean / 1e3
+
+    def measure() -> list[Row]:
+        samples, _, _, resolution_s = _run(1, 5)
+        gaps = [g for s in samples for g in s.gaps_s]
+        return [
+            ("TTFT", _median([s.ttft_s for s in samples]), ttft_s, SHARE * ttft_s + resolution_s),
+            ("step", statistics.fmean(gaps), step_s, SHARE * step_s + resolution_s * 5 / len(gaps)),
+        ]
+
+    _agrees(measure)

@@ -16,11 +16,11 @@ TWO_MINUTES_S = 120.0
 
 @pytest.mark.parametrize("users", [1, 4, 16])
 def test_the_same_lane_does_not_drift(users: int) -> None:
-    """Ten simulated minutes without an alarm; the expected step is within 2 % of the mean over windows."""
-    seen = list(watch_of(loaded(users, seed=1)).run(600.0))
+    """Five simulated minutes without an alarm; the expected step is within 2 % of the mean over windows."""
+    seen = list(watch_of(loaded(users, seed=1)).run(300.0))
     assert not alarms(seen)
     ratios = [o.step_ratio for o in seen if o.step_ratio]
-    assert len(ratios) > 100
+    assert len(ratios) > 50
     assert float(np.mean(ratios)) == pytest.approx(1.0, abs=0.02)
 
 
