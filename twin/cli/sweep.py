@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,8 @@ import click
 from twin.cli import options
 
 if TYPE_CHECKING:
-    from twin.planning.front import Constraint
     from twin.planning.grid import Design
     from twin.planning.sweep import Inputs
-
-SHOWN_ROWS = 40
 
 
 @click.command("sweep")
@@ -128,6 +124,7 @@ def command(
     that says why.
     """
     from twin.lane.catalogue import catalogue_roots
+    from twin.planning.choice import Choice
     from twin.planning.store import ChunkStore
     from twin.planning.sweep import columns, plan_inputs, run
     from twin.report.sweep import format_of, sink, stdout_sink
@@ -141,7 +138,8 @@ def command(
     design = _design(given)
     inputs = plan_inputs(design, roots, calibration=given["calibration"], seed=given["seed"], samples=given["samples"])
     names = columns(design)
-    choice = _Choice(names, given)
+    pareto = [c.strip() for c in given["pareto"].split(",")] if given["pareto"] else []
+    choice = Choice(names, best=given["best"], pareto=pareto, subject_to=given["subject_to"])
     kept = store or (output.with_name(output.name + ".parts") if output is not None else None)
     chunk_store = ChunkStore(kept) if kept is not None else None
     try:
@@ -180,7 +178,11 @@ def command(
             + (f", {choice.refused:,} of them refused" if choice.refused else ""),
             err=True,
         )
-    found = choice.answer(design, inputs, given)
+    head = {"schema_version": 1, "command": "sweep", "seed": inputs.seed, "samples": inputs.samples}
+    found: dict[str, Any] = head | {"inputs_sha256": dict(inputs.sha256)} | choice.answer()
+    if given["sensitivity"]:
+        row = found.get("best") or next((r for r in choice.first if not r["refused"]), None)
+        found["sensitivity"] = _sensitivity(row, design, inputs, given["sensitivity"])
     if as_json:
         options.print_json(found)
     elif shape == "table":
@@ -208,70 +210,6 @@ def _design(given: dict[str, Any]) -> Design:
     if not lanes:
         raise click.UsageError("give at least one --lane NAME (or --scenario FILE); `twin lanes` lists the lanes.")
     return make_design(lanes, axes, random=given["random"], sobol=given["sobol"], seed=given["seed"])
-
-
-class _Choice:
-    """What is kept of all rows: their number, the first of them, the best, and the front."""
-
-    def __init__(self, names: Sequence[str], given: dict[str, Any]) -> None:
-        from twin.planning.front import Best, Front, parse_constraints, require_column
-
-        numbers = [n for n in names if n not in ("lane", "traffic", "verification", "refused") and "." not in n]
-        pareto = [c.strip() for c in given["pareto"].split(",")] if given["pareto"] else []
-        for option, wanted in (("--best", [given["best"]] if given["best"] else []), ("--pareto", pareto)):
-            for column in wanted:
-                require_column(column, numbers, option)
-        self.constraints: list[Constraint] = parse_constraints(given["subject_to"], names)
-        self.best = Best(given["best"]) if given["best"] else None
-        self.front = Front(pareto) if pareto else None
-        self.first: list[dict[str, Any]] = []
-        self.count = self.refused = self.kept = 0
-
-    def add(self, body: bytes) -> None:
-        """Look at one chunk."""
-        for line in body.splitlines():
-            row = json.loads(line)
-            self.count += 1
-            self.refused += bool(row["refused"])
-            inside = all(c.kept_by(row) for c in self.constraints)
-            if len(self.first) < SHOWN_ROWS and inside:
-                self.first.append(row)
-            if row["refused"] or not inside:
-                continue
-            self.kept += 1
-            if not row["fits_memory"]:
-                continue
-            if self.best is not None:
-                self.best.add(row)
-            if self.front is not None:
-                self.front.add(row)
-
-    def answer(self, design: Design, inputs: Inputs, given: dict[str, Any]) -> dict[str, Any]:
-        """The result as plain data."""
-        from twin.errors import PolicyError
-
-        found: dict[str, Any] = {
-            "schema_version": 1, "command": "sweep", "cells": self.count, "refused": self.refused, "kept": self.kept, "seed": inputs.seed,
-            "samples": inputs.samples, "inputs_sha256": dict(inputs.sha256),
-        }  # fmt: skip
-        if self.best is not None:
-            if self.best.row is None:
-                raise PolicyError(
-                    f"no cell of {self.count:,} keeps {' and '.join(given['subject_to']) or 'to the memory there is'}; loosen --subject-to or widen --grid."
-                )
-            found["best"] = dict(self.best.row)
-        if self.front is not None:
-            found["pareto"] = [dict(row) for row in self.front.rows]
-        if self.best is None and self.front is None:
-            found["rows"] = self.first
-        if given["sensitivity"]:
-            found["sensitivity"] = _sensitivity(
-                found.get("best") or next((r for r in self.first if not r["refused"]), None),
-                design,
-                inputs,
-                given["sensitivity"],
-            )
-        return found
 
 
 def _sensitivity(row: dict[str, Any] | None, design: Design, inputs: Inputs, output: str) -> dict[str, Any]:
