@@ -89,8 +89,9 @@ def command(
     }  # fmt: skip
     roots = catalogue_roots(catalogue)
     server = served(lane_name, traffic, given, roots, seed)
+    start_s = time.monotonic()
     watch = Watch(
-        Expectations(server), client.fetch, time.monotonic, time.sleep, interval_s=interval_s,
+        Expectations(server), client.fetch, lambda: time.monotonic() - start_s, time.sleep, interval_s=interval_s,
         false_alarm_every_s=max(seconds(false_alarm_every, "--false-alarm-every"), interval_s),
     )  # fmt: skip
     exporter = Exporter(port, server.lane.name) if port is not None else None
