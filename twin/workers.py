@@ -9,6 +9,7 @@ again what a lost worker had (the extra `cluster`).
 from __future__ import annotations
 
 import importlib
+import re
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -65,6 +66,9 @@ def _cluster(address: str, workers: int) -> Iterator[Executor]:
         raise TwinError(
             "--cluster needs Dask distributed; install it with: pip install 'twin-lane[cluster]'."
         ) from None
+    hint = "expected tcp://HOST:8786 of a running `dask scheduler`, or local"
+    if address != LOCAL and not re.fullmatch(r"(tcp|tls)://\S+:\d{1,5}", address):
+        raise TwinError(f"--cluster {address!r} is not an address; {hint}.")
     own = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,7 +77,6 @@ def _cluster(address: str, workers: int) -> Iterator[Executor]:
                 own = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
             client = distributed.Client(own or address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:
-            hint = "expected tcp://HOST:8786 of a running `dask scheduler`, or local"
             raise TwinError(f"--cluster {address!r}: cannot be reached ({str(error)[:200]}); {hint}.") from None
         try:
             yield client.get_executor()

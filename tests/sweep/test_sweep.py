@@ -127,9 +127,11 @@ def test_a_worker_with_other_files_refuses() -> None:
 
 
 def test_a_cluster_that_is_not_there_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed", reason="needs Dask distributed: pip install 'twin-lane[cluster]'")
     monkeypatch.setattr("twin.workers.CONNECT_TIMEOUT_S", 1)
-    with pytest.raises(TwinError, match="--cluster"), worker_pool(1, "tcp://127.0.0.1:9"):
-        pass
+    for address, says in (("tcp://127.0.0.1:9", "cannot be reached"), ("nonsense", "not an address")):
+        with pytest.raises(TwinError, match=f"--cluster.*{says}"), worker_pool(1, address):
+            pass
 
 
 def test_sensitivity_of_an_answer_that_hangs_on_one_thing() -> None:
