@@ -28,12 +28,13 @@ class MemorySum:
 
 
 def kv_tokens(lane: Lane) -> float:
-    """Tokens of context the KV memory holds, at the checkpoint's bytes per token.
+    """Tokens of context the KV memory holds.
 
-    Engines keep more than the sheet's bytes per token (block padding, draft and index copies), so this is an upper
-    bound.
+    By the server's own bytes per token where they were measured; else by the checkpoint's, which is an upper bound: engines
+    keep more than the sheet says (block padding, draft and index copies).
     """
-    return lane.placement.kv_memory.value / lane.checkpoint.kv_bytes_per_token.value
+    a_token = lane.placement.kv_bytes_per_token or lane.checkpoint.kv_bytes_per_token
+    return lane.placement.kv_memory.value / a_token.value
 
 
 def pinned_bytes(size: float, rounding: str) -> float:

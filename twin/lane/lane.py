@@ -20,6 +20,7 @@ class Placement(Strict):
     link, or nowhere (all resident). `tensor_parallel` splits every matrix, `expert_parallel` deals whole experts to
     ranks.
     `map_mismatch` scales the cold share of routes of traffic that the hot map was not made for (1: as the class says).
+    `kv_bytes_per_token` is what a token takes in this server's cache (padding, index and draft copies in), where that was measured.
     `map_kind` blind: tensors went to the cold place whole, without regard to which experts are popular.
     """
 
@@ -29,6 +30,7 @@ class Placement(Strict):
     hot: Amount
     cold_on: Literal["none", "sidecar", "host"]
     kv_memory: Bytes
+    kv_bytes_per_token: Bytes | None = None
     engram_on: Literal["none", "primary", "host", "nvme"]
     host_prefix_memory: Bytes | None = None
     pinned_rounding: Literal["none", "power_of_two"] = "none"
