@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -42,7 +42,13 @@ workers = click.option(
 )
 
 
-class LaneName(click.ParamType):
+if TYPE_CHECKING:
+    _Text = click.ParamType[str]
+else:
+    _Text = click.ParamType  # not generic before click 8.5
+
+
+class LaneName(_Text):
     """The name of a lane, with shell completion from the catalogue."""
 
     name = "lane"
