@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.fuzz.run import report, start_worker
@@ -20,8 +21,10 @@ def main() -> int:
     given = parser.parse_args()
     numbers = range(given.first, given.first + given.cases)
     failed = 0
-    with multiprocessing.get_context("spawn").Pool(given.workers, start_worker) as pool:
-        for done, wrong in enumerate(pool.imap_unordered(partial(report, given.seed), numbers, chunksize=8), start=1):
+    # Not multiprocessing.Pool: its workers may not start the processes that `--workers` starts.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.workers, mp_context=spawn, initializer=start_worker) as pool:
+        for done, wrong in enumerate(pool.map(partial(report, given.seed), numbers, chunksize=8), start=1):
             if wrong is not None:
                 failed += 1
                 print(wrong, flush=True)

@@ -116,7 +116,7 @@ def command(
             reasons = (
                 "; ".join(note for f in found for note in f.notes[:3]) or "no step, rate, acceptance or prefill in them"
             )
-            raise IngestError(f"the files give no receipt: {reasons}")
+            raise IngestError(f"{', '.join(f.where for f in found[:3])}: no receipt comes from this: {reasons}")
         write_text(output, receipts_csv(receipts), force=force)
     if as_json:
         options.print_json(document(found, receipts))

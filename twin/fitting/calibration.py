@@ -23,6 +23,8 @@ from twin.step.coefficients import Coefficient
 
 MAX_BYTES = 32 * 2**20
 SCHEMA_VERSION = 1
+#: a factor of e^20 is past anything a fit can mean, and keeps every prediction finite
+MAX_LOG = 20.0
 
 
 class FittedParameter(Strict):
@@ -32,10 +34,10 @@ class FittedParameter(Strict):
     unit: str
     catalogue_value: float
     kind: str
-    prior_log_sd: float = Field(ge=0)
-    prior_log_factor: float = 0.0
-    log_factor: float
-    log_sd: float = Field(ge=0)
+    prior_log_sd: float = Field(ge=0, le=MAX_LOG)
+    prior_log_factor: float = Field(default=0.0, ge=-MAX_LOG, le=MAX_LOG)
+    log_factor: float = Field(ge=-MAX_LOG, le=MAX_LOG)
+    log_sd: float = Field(ge=0, le=MAX_LOG)
     prior_dominated: bool
 
     @property
@@ -68,7 +70,7 @@ class Calibration(Strict):
     receipt_ids: list[str]
     inputs_sha256: str
     chi_square_per_degree: float
-    residual_log_sd: float = Field(ge=0)
+    residual_log_sd: float = Field(ge=0, le=MAX_LOG)
     range: CalibratedRange | None
     notes: str = ""
 
@@ -159,6 +161,8 @@ def read_calibration(path: Path) -> tuple[Calibration, str]:
     size = len(calibration.parameters)
     if len(calibration.covariance) != size or any(len(row) != size for row in calibration.covariance):
         raise CalibrationError(f"{path}: covariance: expected {size} x {size}, one row a parameter.")
+    if any(abs(value) > MAX_LOG for row in calibration.covariance for value in row):
+        raise CalibrationError(f"{path}: covariance: expected values of log factors, up to {MAX_LOG:g}.")
     return calibration, hashlib.sha256(data).hexdigest()
 
 

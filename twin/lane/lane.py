@@ -86,6 +86,8 @@ class Lane(Strict):
 
     @model_validator(mode="after")
     def _whole(self) -> Lane:
+        if "primary" not in self.devices:
+            raise ValueError("devices.primary is missing: the device that runs the layers")
         experts, hot = int(self.checkpoint.experts.value), self.placement.hot.value
         if not 0 <= hot <= experts:
             raise ValueError(

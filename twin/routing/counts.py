@@ -26,6 +26,8 @@ from twin.routing.batch import Array
 
 MAX_BYTES = 256 * 2**20
 MAX_LAYERS, MAX_EXPERTS, MAX_TOP_K = 1024, 16384, 64
+#: routes of one expert; a float counts whole numbers exactly up to here
+MAX_ROUTES = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def read_counts(path: Path, *, phase: str = "decode") -> RoutingCounts:
     if not 2 <= width <= MAX_EXPERTS:
         raise IngestError(f"{path}: {width} experts a layer; expected 2 to {MAX_EXPERTS} columns.")
     routes = np.asarray(rows, dtype=float)
-    bad = ~np.isfinite(routes) | (routes < 0)
+    bad = ~(routes <= MAX_ROUTES) | (routes < 0)
     if bad.any():
         layer, expert = (int(i) for i in np.argwhere(bad)[0])
         raise IngestError(f"{path}: layer {layer}, expert {expert}: {routes[layer, expert]:g} is not a count.")
