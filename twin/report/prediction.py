@@ -26,7 +26,9 @@ def print_prediction(prediction: Prediction, title: str) -> None:
     out = console()
     out.print(f"[bold]{prediction.lane}[/bold]  {title}")
     first = prediction.cells[0]
-    out.print(f"[dim]{prediction.checkpoint}, {prediction.engine}; {first.traffic} traffic, {first.context_tokens:,} tokens of context, {first.verification} verification[/dim]")
+    out.print(
+        f"[dim]{prediction.checkpoint}, {prediction.engine}; {first.traffic} traffic, {first.context_tokens:,} tokens of context, {first.verification} verification[/dim]"
+    )
     rows = [
         [
             str(cell.concurrency), str(cell.k), _interval(cell.step_ms), _interval(cell.tokens_per_step), _interval(cell.tok_s_per_stream),
@@ -43,7 +45,9 @@ def print_prediction(prediction: Prediction, title: str) -> None:
 def _print_breakdown(cells: tuple[Cell, ...], out) -> None:  # type: ignore[no-untyped-def]
     cell = cells[0]
     whole = cell.step_ms.mean
-    out.print(f"[bold]Where a step goes[/bold] ({cell.concurrency} stream{'s' if cell.concurrency > 1 else ''}, k = {cell.k}: {number(whole)} ms)")
+    out.print(
+        f"[bold]Where a step goes[/bold] ({cell.concurrency} stream{'s' if cell.concurrency > 1 else ''}, k = {cell.k}: {number(whole)} ms)"
+    )
     for name, value in sorted(cell.breakdown_ms.items(), key=lambda item: -item[1]):
         if value > 0:
             out.print(f"  {_LABELS[name]:<24}{value:7.2f} ms {100 * value / whole:5.1f} %  {bar(value, whole)}")
@@ -58,7 +62,11 @@ def _print_footer(prediction: Prediction, out) -> None:  # type: ignore[no-untyp
         for warning in cell.warnings:
             seen.setdefault(warning, []).append(cell.concurrency)
     for warning, streams in seen.items():
-        where = "" if len(streams) == len(prediction.cells) else f" (at {', '.join(map(str, streams[:8]))}{' ...' if len(streams) > 8 else ''} streams)"
+        where = (
+            ""
+            if len(streams) == len(prediction.cells)
+            else f" (at {', '.join(map(str, streams[:8]))}{' ...' if len(streams) > 8 else ''} streams)"
+        )
         out.print(f"[yellow]warning:[/yellow] {warning}{where}")
 
 
@@ -69,9 +77,19 @@ def prediction_csv(prediction: Prediction) -> str:
     settings = ["k", "concurrency", "traffic", "verification", "context_tokens"]
     quantiles = ["mean", "p05", "p50", "p95"]
     parts = list(prediction.cells[0].breakdown_ms)
-    writer.writerow(["lane", *settings, *(f"{q}_{p}" for q in _QUANTITIES for p in quantiles), *(f"breakdown_ms_{p}" for p in parts), "warnings"])
+    writer.writerow(
+        [
+            "lane",
+            *settings,
+            *(f"{q}_{p}" for q in _QUANTITIES for p in quantiles),
+            *(f"breakdown_ms_{p}" for p in parts),
+            "warnings",
+        ]
+    )
     for cell in prediction.cells:
         values = [f"{getattr(getattr(cell, q), p):.6g}" for q in _QUANTITIES for p in quantiles]
         breakdown = [f"{cell.breakdown_ms[p]:.6g}" for p in parts]
-        writer.writerow([prediction.lane, *(getattr(cell, s) for s in settings), *values, *breakdown, " | ".join(cell.warnings)])
+        writer.writerow(
+            [prediction.lane, *(getattr(cell, s) for s in settings), *values, *breakdown, " | ".join(cell.warnings)]
+        )
     return text.getvalue()

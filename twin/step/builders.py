@@ -1,6 +1,7 @@
 """From a lane to a step graph. The placement and the engine decide what is issued; no lane is known by name.
 
-Every rank of a tensor-parallel lane does the same work on its share, so one rank stands for all of them; `all_ranks` issues
+Every rank of a tensor-parallel lane does the same work on its share, so one rank stands for all of them; `all_ranks`
+issues
 every rank, which changes no time and is what a trace shows. With experts dealt to ranks whole, the rank that stands
 for all is the busiest one of each layer: a barrier ends every layer.
 """
@@ -88,11 +89,21 @@ def _experts(graph: GraphBuilder, gpus: list[str], plan: Plan, ready: tuple[int,
     if plan.cold_on == "host":
         for gpu in gpus:
             graph.add("cold experts from host memory", gpu, "host_experts", "experts", *ready, layer=layer)
-    return _reduced(graph, gpus, "hot experts", "experts", ready, plan.chunks, plan.collectives_per_layer > 0, layer) + joined
+    return (
+        _reduced(graph, gpus, "hot experts", "experts", ready, plan.chunks, plan.collectives_per_layer > 0, layer)
+        + joined
+    )
 
 
 def _reduced(
-    graph: GraphBuilder, gpus: list[str], name: str, cost: str, after: tuple[int, ...], chunks: int, reduce: bool, layer: int
+    graph: GraphBuilder,
+    gpus: list[str],
+    name: str,
+    cost: str,
+    after: tuple[int, ...],
+    chunks: int,
+    reduce: bool,
+    layer: int,
 ) -> tuple[int, ...]:
     """Work in `chunks` pieces, each followed by its all-reduce when `reduce`; returns what the next op waits for."""
     last: tuple[int, ...] = ()

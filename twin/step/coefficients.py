@@ -1,7 +1,10 @@
-"""The calibrated numbers of a lane's step: every one a catalogue value with a prior, shared by the lanes that share the part.
+"""The calibrated numbers of a lane's step: every one a catalogue value with a prior, shared by the lanes that share
+the part.
 
-A coefficient's key names the part it belongs to (`device.gb300.read_bandwidth`, `engine.NAME.launch_time`), so a fit over several lanes
-moves one number wherever the part is used. A calibration multiplies the catalogue value, so a what-if on the value keeps
+A coefficient's key names the part it belongs to (`device.gb300.read_bandwidth`, `engine.NAME.launch_time`), so a fit
+over several lanes
+moves one number wherever the part is used. A calibration multiplies the catalogue value, so a what-if on the value
+keeps
 the calibrated ratio. The prior's width is by the kind of the value; the widths are stated here and nowhere else.
 """
 
@@ -18,7 +21,8 @@ from twin.lane.sourced import Kind, Sourced
 
 FloatOrArray = float | npt.NDArray[np.float64]
 
-#: Prior standard deviation of the logarithm by kind of value. A sheet or a measurement of the same part elsewhere is off by
+#: Prior standard deviation of the logarithm by kind of value. A sheet or a measurement of the same part elsewhere is
+#: off by
 #: a few per cent, arithmetic by a quarter, a guess by a factor near two.
 PRIOR_LOG_SD: dict[Kind, float] = {"spec": 0.05, "measured": 0.08, "derived": 0.25, "assumed": 0.5}
 #: A memory micro-benchmark repeats within 1 % on one card; cards, clocks and kernels of one kind differ by about 2 %.
@@ -31,7 +35,9 @@ WORKLOAD_SHARING_LOG_SD = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Coefficient:
-    """One calibrated number: `name` is its role in the formulas, `key` the part it belongs to, `value` in internal units."""
+    """One calibrated number: `name` is its role in the formulas, `key` the part it belongs to, `value` in internal
+    units.
+    """
 
     name: str
     key: str
@@ -80,7 +86,12 @@ def coefficients(lane: Lane) -> dict[str, Coefficient]:
     if lane.ranks > 1:
         for i, law in enumerate(engine.collectives):
             add(f"collective.{i}.latency", f"engine.{engine.name}.collective.{law.algorithm}.latency", law.latency, "s")
-            add(f"collective.{i}.inverse_bandwidth", f"engine.{engine.name}.collective.{law.algorithm}.inverse_bandwidth", law.inverse_bandwidth, "s/B")
+            add(
+                f"collective.{i}.inverse_bandwidth",
+                f"engine.{engine.name}.collective.{law.algorithm}.inverse_bandwidth",
+                law.inverse_bandwidth,
+                "s/B",
+            )
     if lane.cold_experts:
         add("map_mismatch", f"lane.{lane.name}.map_mismatch", lane.placement.map_mismatch, "1")
     add("rejected_weight", f"lane.{lane.name}.rejected_weight", lane.placement.rejected_weight, "1")
@@ -91,7 +102,9 @@ class Values(Mapping[str, FloatOrArray]):
     """Coefficient values after calibration: floats, or `(samples,)` arrays of posterior draws. Missing names are 0."""
 
     def __init__(self, base: Mapping[str, Coefficient], multipliers: Mapping[str, FloatOrArray]) -> None:
-        self._values: dict[str, FloatOrArray] = {name: c.value * multipliers.get(c.key, 1.0) for name, c in base.items()}
+        self._values: dict[str, FloatOrArray] = {
+            name: c.value * multipliers.get(c.key, 1.0) for name, c in base.items()
+        }
 
     def with_value(self, name: str, value: FloatOrArray) -> Values:
         """A copy with one more named value."""
@@ -102,7 +115,9 @@ class Values(Mapping[str, FloatOrArray]):
     def part(self, samples: slice) -> Values:
         """The same values of some of the samples."""
         copy = Values({}, {})
-        copy._values = {n: v[samples] if isinstance(v, np.ndarray) and v.size > 1 else v for n, v in self._values.items()}
+        copy._values = {
+            n: v[samples] if isinstance(v, np.ndarray) and v.size > 1 else v for n, v in self._values.items()
+        }
         return copy
 
     def __getitem__(self, name: str) -> FloatOrArray:

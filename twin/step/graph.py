@@ -1,7 +1,9 @@
 """The step graph: ops, each with a resource, a named cost and predecessors. One description, two engines.
 
-Resources serve in issue order (the order of `ops`), as CUDA streams, copy queues and NIC queues do. A cost is named, not a
-number: engines look its durations up in a table `{name: array}`, either `(samples,)` or `(layers, samples)` for ops that
+Resources serve in issue order (the order of `ops`), as CUDA streams, copy queues and NIC queues do. A cost is named,
+not a
+number: engines look its durations up in a table `{name: array}`, either `(samples,)` or `(layers, samples)` for ops
+that
 carry a layer.
 """
 
