@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -26,8 +28,8 @@ def test_every_suggestion_narrows_the_answer_and_the_best_is_first(roots):
     answer = suggest(predictor, predictor.calibration, "k=5 vs k=7", *parse_question("k=5 vs k=7", USUAL))
     assert 1 <= len(answer.suggestions) <= 3
     widths = [answer.suggestions[0].half_width_before, *(s.half_width_after for s in answer.suggestions)]
-    assert all(after < before for before, after in zip(widths, widths[1:], strict=False))
-    gains = [a - b for a, b in zip(widths, widths[1:], strict=False)]
+    assert all(after < before for before, after in pairwise(widths))
+    gains = [a - b for a, b in pairwise(widths)]
     assert gains[0] >= max(gains) - 1e-12
 
 

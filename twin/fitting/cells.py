@@ -193,4 +193,5 @@ def predict_cell(
 
 def _mean(value: FloatOrArray, vectors: int) -> Array:
     array = np.broadcast_to(np.asarray(value, dtype=float), (vectors * FIT_SAMPLES,))
-    return array.reshape(vectors, FIT_SAMPLES).mean(axis=1)
+    mean: Array = array.reshape(vectors, FIT_SAMPLES).mean(axis=1)
+    return mean

@@ -167,9 +167,9 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
         and rule.aggregate_definition != "wall_with_ttft"
     ):
         inferred = 1e3 * streams / rate
-    if step is not None or inferred is not None:
+    value = step if step is not None else inferred
+    if value is not None:
         definition = rule.step_definition if step is not None else "step_interval"
-        value = step if step is not None else inferred
         return [
             Receipt(id=ident, quantity="step_time", definition=definition, value=value, unit="ms", **common)
         ], "step time"
@@ -186,7 +186,6 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
         ], "tok/s per stream"
     if rate is not None:
         output = _number(_found(r"(\d+) (?:forced )?out", row.get("workload", ""))) or rule.output_tokens
-        extra = {"output_tokens": int(output)} if output else {}
         return [
             Receipt(
                 id=ident,
@@ -194,8 +193,8 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
                 definition=rule.aggregate_definition,
                 value=rate,
                 unit="tok/s",
+                output_tokens=int(output) if output else None,
                 **common,
-                **extra,
             )
         ], "aggregate tok/s"
     if kept is not None:

@@ -84,7 +84,7 @@ def fit_receipts(
     theta, agree = _solve(objective, seed, starts=starts)
     jacobian = objective.jacobian(theta)
     z = objective.standardised(theta)
-    posterior = np.linalg.inv(jacobian.T @ jacobian)
+    posterior: Array = np.asarray(np.linalg.inv(jacobian.T @ jacobian), dtype=np.float64)
     resolution = 1.0 - np.diag(posterior) / objective.prior_sd**2
     effective = float(np.sum(resolution))
     chi_square = float(np.sum(z**2) / max(1.0, len(cells) - effective))

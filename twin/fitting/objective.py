@@ -77,7 +77,9 @@ class Objective:
     def standardised(self, theta: Array) -> Array:
         """Log residuals over their standard deviations, `(receipts,)`, before the robust transform."""
         measured = np.array([c.receipt.value for c in self.cells])
-        return (np.log(self.predictions(theta)) - np.log(measured)) / np.array([c.log_sd for c in self.cells])
+        log_sd = np.array([c.log_sd for c in self.cells])
+        z: Array = (np.log(self.predictions(theta)) - np.log(measured)) / log_sd
+        return z
 
     def residuals(self, theta: Array) -> Array:
         """Robust data residuals followed by prior residuals."""

@@ -114,7 +114,8 @@ def parse_receipts(text: str, *, where: str = "receipts") -> list[Receipt]:
             raise ReceiptError(
                 f"{where}: the column {missing[0]!r} is missing; a receipt table has {', '.join(COLUMNS)}."
             )
-        receipts, seen = [], {}
+        receipts: list[Receipt] = []
+        seen: dict[str, int] = {}
         for number, row in enumerate(reader, start=2):
             if number > MAX_ROWS:
                 raise ReceiptError(f"{where}: more than {MAX_ROWS} rows; split the table.")

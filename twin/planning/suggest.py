@@ -90,7 +90,12 @@ def _side(side: str, usual: CellRequest, text: str) -> CellRequest:
             or (name != "k" and int(value) < 1)
         ):
             raise PolicyError(f"--question {text!r}: {name} = {value!r} is out of range.")
-        request = replace(request, **{{"k": "k", "c": "concurrency", "context": "context_tokens"}[name]: int(value)})
+        if name == "k":
+            request = replace(request, k=int(value))
+        elif name == "c":
+            request = replace(request, concurrency=int(value))
+        else:
+            request = replace(request, context_tokens=int(value))
     return request
 
 
