@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from twin.planning.sweep import Inputs
 
 
+#: Rows a picture is drawn from at most.
+PLOTTED_ROWS = 5000
+
+
 @click.command("sweep")
 @click.option(
     "--lane",
@@ -99,7 +103,8 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of partial results, to go on after an interruption. Default with --output: beside it, removed at the end.",
 )
-@click.option("--force", is_flag=True, help="Replace the file of --output.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw tok/s of all streams (or --best's column) as .svg, .png or .pdf.")
+@click.option("--force", is_flag=True, help="Replace the files of --output and --plot.")
 @options.workers
 @click.option(
     "--cluster", metavar="ADDRESS", help="A Dask cluster: tcp://scheduler:8786, or local for --workers processes here."
@@ -115,6 +120,7 @@ def command(
     workers: int,
     cluster: str | None,
     force: bool,
+    plot: Path | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -139,7 +145,10 @@ def command(
     inputs = plan_inputs(design, roots, calibration=given["calibration"], seed=given["seed"], samples=given["samples"])
     names = columns(design)
     pareto = [c.strip() for c in given["pareto"].split(",")] if given["pareto"] else []
-    choice = Choice(names, best=given["best"], pareto=pareto, subject_to=given["subject_to"])
+    if plot is not None and len(design) > PLOTTED_ROWS:
+        raise click.UsageError(f"--plot: {len(design):,} cells; a picture takes at most {PLOTTED_ROWS:,}.")
+    keep = {"keep": PLOTTED_ROWS} if plot is not None else {}
+    choice = Choice(names, best=given["best"], pareto=pareto, subject_to=given["subject_to"], **keep)
     kept = store or (output.with_name(output.name + ".parts") if output is not None else None)
     chunk_store = ChunkStore(kept) if kept is not None else None
     try:
@@ -183,6 +192,12 @@ def command(
     if given["sensitivity"]:
         row = found.get("best") or next((r for r in choice.first if not r["refused"]), None)
         found["sensitivity"] = _sensitivity(row, design, inputs, given["sensitivity"])
+    if plot is not None:
+        from twin.report.figure import save
+        from twin.report.sweep_plot import sweep_figure
+
+        varying = [*(a.key for a in design.axes), "lane"]
+        save(sweep_figure(choice.first, varying, given["best"] or "tok_s_aggregate"), plot, force=force)
     if as_json:
         options.print_json(found)
     elif shape == "table":

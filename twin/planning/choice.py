@@ -23,6 +23,7 @@ class Choice:
         best: str | None = None,
         pareto: Sequence[str] = (),
         subject_to: Sequence[str] = (),
+        keep: int = SHOWN_ROWS,
     ) -> None:
         numbers = [n for n in columns if n not in _TEXT and "." not in n]
         for option, wanted in (("--best", [best] if best else []), ("--pareto", pareto)):
@@ -30,6 +31,7 @@ class Choice:
                 require_column(column, numbers, option)
         self._subject_to = subject_to
         self._constraints = parse_constraints(subject_to, columns)
+        self._keep = keep
         self._best = Best(best) if best else None
         self._front = Front(pareto) if pareto else None
         self.first: list[dict[str, Any]] = []
@@ -42,7 +44,7 @@ class Choice:
             self.count += 1
             self.refused += bool(row["refused"])
             inside = all(c.kept_by(row) for c in self._constraints)
-            if len(self.first) < SHOWN_ROWS and inside:
+            if len(self.first) < self._keep and inside:
                 self.first.append(row)
             if row["refused"] or not inside:
                 continue
@@ -62,5 +64,5 @@ class Choice:
         if self._front is not None:
             found["pareto"] = [dict(row) for row in self._front.rows]
         if self._best is None and self._front is None:
-            found["rows"] = self.first
+            found["rows"] = self.first[:SHOWN_ROWS]
         return found
