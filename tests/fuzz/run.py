@@ -19,7 +19,7 @@ from twin.cli.main import main
 
 from .cases import Case, make_case
 
-LIMIT_S = 120
+LIMIT_S = 300
 
 
 class TooLong(BaseException):
@@ -44,7 +44,7 @@ def run_case(case: Case) -> str | None:
     """What is wrong with the program's behaviour, or None."""
     folder = Path(tempfile.mkdtemp(prefix="twin-fuzz-"))
     before, argv = Path.cwd(), sys.argv
-    out, err = io.StringIO(), io.StringIO()
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code: object = None
     try:
         for name, data in case.files.items():
@@ -66,10 +66,10 @@ def run_case(case: Case) -> str | None:
         sys.argv = argv
         os.chdir(before)
         shutil.rmtree(folder, ignore_errors=True)
-    said = err.getvalue()
+    said, printed = (stream.buffer.getvalue().decode("utf-8", "replace") for stream in (err, out))
     if code not in (0, 1, 2, 3):
         return f"exit code {code!r}"
-    if "Traceback" in said or "Traceback" in out.getvalue():
+    if "Traceback" in said or "Traceback" in printed:
         return "a traceback was printed"
     if code != 0 and not said.strip():
         return f"exit code {code} without a reason"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,12 +22,13 @@ _Z90 = 1.645
 @click.option("--verification", default="token,block", show_default=True, metavar="RULES", help="token, block, greedy.")
 @click.option("--trained-block", type=click.IntRange(1, 64), help="Longest block the draft head was trained on.")
 @click.option("--checkpoint", default="deepseek-v4.1-flash", show_default=True, help="Gives the trained block.")
-@click.option("--plot", type=click.Path(dir_okay=False, writable=True), help="Draw to this file (.svg, .png, .pdf).")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw to this file (.svg, .png, .pdf).")
+@click.option("--force", is_flag=True, help="Replace the file of --plot.")
 @options.catalogue
 @options.as_json
 def command(
-    name: str, ks: str, verification: str, trained_block: int | None, checkpoint: str, plot: str | None,
-    catalogue: str | None, as_json: bool,
+    name: str, ks: str, verification: str, trained_block: int | None, checkpoint: str, plot: Path | None,
+    force: bool, catalogue: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Tokens per step (bonus included) with 90 % intervals, survival and conditional by position, rule against rule.
 
@@ -57,7 +59,7 @@ def command(
     else:
         _print(traffic.name, traffic.description, found)
     if plot is not None:
-        _plot(plot, traffic.name, trained, found)
+        _plot(plot, traffic.name, trained, found, force=force)
         click.echo(f"wrote {plot}", err=True)
 
 
@@ -142,18 +144,15 @@ def _grouped(warnings: list[str]) -> list[str]:
     return [key.replace("\0", ", ".join(found)) for key, found in groups.items()]
 
 
-def _plot(path: str, name: str, trained: int | None, found: list[tuple[str, Acceptance]]) -> None:
-    from twin.errors import TwinError
+def _plot(path: Path, name: str, trained: int | None, found: list[tuple[str, Acceptance]], *, force: bool) -> None:
+    from twin.report.figure import new_figure, save
 
-    try:
-        import matplotlib
-    except ImportError:
-        raise TwinError("--plot needs matplotlib; install it with: pip install 'twin-lane[plots]'") from None
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
+    with new_figure(10, 4, columns=2) as (figure, (left, right)):
+        _draw(left, right, name, trained, found)
+    save(figure, path, force=force)
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+
+def _draw(left: Any, right: Any, name: str, trained: int | None, found: list[tuple[str, Acceptance]]) -> None:
     for rule in dict.fromkeys(rule for rule, _ in found):
         mine = sorted((a for r, a in found if r == rule), key=lambda a: a.k)
         ks, mean = [a.k for a in mine], [a.tokens_per_step for a in mine]
@@ -171,7 +170,3 @@ def _plot(path: str, name: str, trained: int | None, found: list[tuple[str, Acce
     right.set(xlabel="position", ylabel="chance", ylim=(0, 1))
     left.legend()
     right.legend(fontsize="small")
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise TwinError(f"--plot {path}: cannot be written ({error}).") from None

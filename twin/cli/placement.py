@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 )
 @click.option("--ranks", type=click.IntRange(2, 1024), help="Also the busiest of this many expert-parallel ranks.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the hot map (JSON).")
+@click.option("--force", is_flag=True, help="Replace the file of --out.")
 @options.catalogue
 @options.as_json
 def command(
     file: Path, checkpoint: str | None, experts: int | None, top_k: int | None, hot: int | None,
     splits: tuple[int, ...] | None, map_file: Path | None, traffic: Path | None, phase: str, streams: int, rows: int,
-    diversity: float, ranks: int | None, out: Path | None, catalogue: str | None, as_json: bool,
+    diversity: float, ranks: int | None, out: Path | None, force: bool, catalogue: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Make a hot map from routing counts or a trace, and say what a step still finds outside it.
 
@@ -49,6 +50,7 @@ def command(
     and --traffic judges it on other text.
     """
     from twin.errors import IngestError
+    from twin.files import write_text
     from twin.routing import advice
     from twin.routing.placement import hot_map, map_json, read_map, thin_layers
 
@@ -74,10 +76,7 @@ def command(
         "locality": _locality(trace, counts.experts, placed, rows) if trace is not None else None,
     }  # fmt: skip
     if out:
-        try:
-            out.write_text(map_json(placed), encoding="utf-8")
-        except OSError as error:
-            raise IngestError(f"--out {out}: cannot be written ({error.strerror}).") from None
+        write_text(out, map_json(placed), force=force)
         click.echo(f"wrote {out}: {placed.layers} layers, {size} of {placed.experts} experts hot", err=True)
     if as_json:
         options.print_json(result)

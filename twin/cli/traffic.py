@@ -76,11 +76,12 @@ def show(name: str, catalogue: str | None, as_json: bool) -> None:
 @click.option("--like", metavar="CLASS", help="Take routing, lengths and spread from this class.")
 @click.option("--source", help="Where the numbers come from. Default: the file's name.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here instead of stdout.")
+@click.option("--force", is_flag=True, help="Replace the file of --output.")
 @options.catalogue
 def import_(
     file: Path | None, before: Path | None, values: str | None, mean: float | None, k: int | None, kind: str,
     drafts: int | None, name: str, verification: str, temperature: float, streams: int, trained_block: int,
-    like: str | None, source: str | None, output: Path | None, catalogue: str | None,
+    like: str | None, source: str | None, output: Path | None, force: bool, catalogue: str | None,
 ) -> None:  # fmt: skip
     """Make a class file from a server's counters (JSON, /metrics, log line), positions, or a mean.
 
@@ -91,6 +92,7 @@ def import_(
     from twin.acceptance.profile import check_survival, survival_from_conditional
     from twin.acceptance.traffic import load_traffic
     from twin.errors import TrafficError
+    from twin.files import write_text
     from twin.lane.catalogue import catalogue_roots
 
     if sum(given is not None for given in (file, values, mean)) != 1:
@@ -122,11 +124,8 @@ def import_(
         return
     if output.stem != name:
         raise TrafficError(f"--output {output}: a class {name!r} lives in a file {name}.toml.")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise TrafficError(f"--output {output}: cannot be written ({error.strerror}).") from None
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(output, text, force=force)
     click.echo(f"wrote {output}", err=True)
 
 

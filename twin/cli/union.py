@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from twin.cli import options
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from twin.routing.batch import RoutingShape
     from twin.routing.table import Cell, UnionTable
 
@@ -61,13 +60,14 @@ def whole_numbers(most: int) -> Callable[[click.Context, click.Parameter, str | 
 @click.option(
     "--diversity", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="1 unrelated, 0 one prompt."
 )
-@click.option("--plot", metavar="FILE", help="Write a plot (svg, png or pdf).")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw to this file (.svg, .png, .pdf).")
+@click.option("--force", is_flag=True, help="Replace the file of --plot.")
 @options.catalogue
 @options.as_json
 def command(
     checkpoint: str | None, experts: int | None, top_k: int | None, layers: int, workload: str | None,
-    beta: float | None, tokens: tuple[int, ...], streams: tuple[int, ...], diversity: float, plot: str | None,
-    catalogue: str | None, as_json: bool,
+    beta: float | None, tokens: tuple[int, ...], streams: tuple[int, ...], diversity: float, plot: Path | None,
+    force: bool, catalogue: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Unique experts a layer for a batch, with 95 % intervals and the uniform law beside them.
 
@@ -85,8 +85,8 @@ def command(
     )
     table = UnionTable(shape, curve, title=model or "", beta=beta, diversity=diversity)
     cells = table.cells(tokens, streams)
-    if plot:
-        _plot(table, cells, plot)
+    if plot is not None:
+        _plot(table, cells, plot, force=force)
     if as_json:
         options.print_json(_as_dict(table, cells, source))
     else:
@@ -165,21 +165,16 @@ def print_aligned(heads: list[str], rows: list[list[str]]) -> None:
         click.echo("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _plot(table: UnionTable, cells: list[Cell], file: str) -> None:
-    from pathlib import Path
+def _plot(table: UnionTable, cells: list[Cell], target: Path, *, force: bool) -> None:
+    from twin.report.figure import new_figure, save
 
-    target = Path(file)
-    if target.suffix.lower() not in (".svg", ".png", ".pdf"):
-        raise click.UsageError(f"--plot {file}: expected a name that ends in .svg, .png or .pdf.")
-    try:
-        import matplotlib
-    except ImportError:
-        raise click.UsageError("--plot needs matplotlib: pip install 'twin-lane[plots]'.") from None
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
+    with new_figure(7.5, 4.8) as (figure, axes):
+        _draw(axes, table, cells)
+    save(figure, target, force=force)
+    click.echo(f"wrote {target}", err=True)
 
-    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
-    axes = figure.add_subplot()
+
+def _draw(axes: Any, table: UnionTable, cells: list[Cell]) -> None:
     for streams in dict.fromkeys(c.streams for c in cells):
         part = sorted((c for c in cells if c.streams == streams), key=lambda c: c.tokens)
         x = [c.tokens for c in part]
@@ -196,15 +191,3 @@ def _plot(table: UnionTable, cells: list[Cell], file: str) -> None:
     axes.set_title(f"{table.title or 'router'}: {table.shape.experts} experts, top {table.shape.top_k}")
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
-    _save(figure, target)
-
-
-def _save(figure: object, target: Path) -> None:
-    from matplotlib.figure import Figure
-
-    assert isinstance(figure, Figure)
-    try:
-        figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)
-    except OSError as error:
-        raise click.UsageError(f"--plot {target}: cannot be written ({error.strerror}).") from None
-    click.echo(f"wrote {target}", err=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twin.errors import TwinError
+from twin.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,17 +71,12 @@ def save(figure: Figure, path: Path, *, force: bool = False) -> None:
     """Write a figure as .svg, .png or .pdf, whole or not at all. Raises TwinError."""
     if path.suffix.lower() not in _ENDINGS:
         raise TwinError(f"{path}: a plot ends in {', '.join(_ENDINGS)}; got {path.suffix or 'no ending'!r}.")
-    if path.exists() and not force:
-        raise TwinError(f"{path}: exists already; give --force to replace it, or another name.")
     buffer = io.BytesIO()
     with _matplotlib().rc_context(_STYLE | {"svg.hashsalt": "twin"}):
         figure.savefig(
             buffer, format=path.suffix.lower()[1:], dpi=160, facecolor="white", metadata=_undated(path.suffix)
         )
-    try:
-        path.write_bytes(buffer.getvalue())
-    except OSError as error:
-        raise TwinError(f"{path}: cannot be written ({error.strerror}).") from None
+    write_bytes(path, buffer.getvalue(), force=force)
 
 
 def _undated(suffix: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from twin.errors import TwinError
+from twin.files import write_bytes
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 TIMEOUT_S = 120
@@ -45,7 +46,4 @@ def print_pdf(page: str, path: Path, *, force: bool = False) -> None:
         if done.returncode or not printed.is_file():
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
             raise TwinError(f"--pdf: {browser} did not print the page: {last[0][:200]}")
-        try:
-            shutil.copyfile(printed, path)
-        except OSError as error:
-            raise TwinError(f"{path}: cannot be written ({error.strerror}).") from None
+        write_bytes(path, printed.read_bytes(), force=force)

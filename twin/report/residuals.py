@@ -7,6 +7,7 @@ from pathlib import Path
 
 from twin.errors import TwinError
 from twin.fitting.score import Score
+from twin.report.figure import save
 
 
 def plot_residuals(scores: Sequence[Score], path: Path, *, force: bool) -> None:
@@ -36,7 +37,4 @@ def plot_residuals(scores: Sequence[Score], path: Path, *, force: bool) -> None:
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_xlim(-60, 60)
     axes.set_xlabel("predicted over measured, %; grey: 90 % interval; red: the interval misses")
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise TwinError(f"{path}: cannot be written ({error}).") from None
+    save(figure, path, force=force)

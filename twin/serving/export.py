@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import csv
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from twin.errors import TwinError
+from twin.files import replacing
 from twin.serving.collector import REQUEST_COLUMNS, RequestTable
 from twin.serving.simulate import Run
 from twin.serving.timeline import plot_timeline, trace_text
@@ -71,15 +71,8 @@ def _parquet(table: RequestTable, target: Path, class_names: Sequence[str]) -> N
 
 
 def _write(path: Path, write: Callable[[Path], Any], force: bool) -> None:
-    if path.exists() and not force:
-        raise TwinError(f"{path} exists; give another name, or --force to replace it.")
-    part = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
-        write(part)
-        os.replace(part, path)
-    except OSError as error:
-        raise TwinError(f"{path}: cannot be written ({error.strerror}).") from None
+        with replacing(path, force=force) as part:
+            write(part)
     except ImportError as error:
         raise TwinError(f'{path}: a plot needs matplotlib ({error.name}): pip install "twin-lane[plots]".') from None
-    finally:
-        part.unlink(missing_ok=True)
