@@ -63,7 +63,7 @@ def _median(values: list[float]) -> float:
 #: (what, reported, expected, tolerance), seconds or tokens a second
 Row = tuple[str, float, float, float]
 #: A busy machine delays chunks and so can only spoil an agreement: a run that disagrees is repeated.
-RUNS = 3
+RUNS = 6
 
 
 def _agrees(measure: Callable[[], list[Row]]) -> None:
