@@ -12,7 +12,7 @@ from twin.cli import options
 #: commands that only compute and print; a result file of another cannot be rerun
 COMMANDS = ("predict", "sweep", "simulate", "plan", "schedule", "explain", "levers", "suggest", "acceptance", "union")
 #: keys that say how a result was made, not what it says
-_ABOUT = ("version", "command_line", "settings", "inputs")
+_ABOUT = ("version", "numpy_version", "command_line", "settings", "inputs")
 _SHOWN = 12
 
 
@@ -30,7 +30,6 @@ def command(result: Path, tolerance: float, as_json: bool) -> None:
     """
     from twin.errors import GateFailed, TwinError, nearest
     from twin.report.compare import differences
-    from twin.report.provenance import provenance
     from twin.report.result_file import read_result
 
     old = read_result(result)
@@ -40,8 +39,7 @@ def command(result: Path, tolerance: float, as_json: bool) -> None:
     new = _repeat(name, old["settings"])
     found = list(differences(_answer(old), _answer(new), tolerance))
     changed = [path for path, digest in old.get("inputs", {}).items() if new.get("inputs", {}).get(path) != digest]
-    now = provenance(None)["version"]
-    then = old.get("version", "an unrecorded version")
+    now, then = (_version(document) for document in (new, old))
     if as_json:
         rows = [{"key": key, "then": a, "now": b} for key, a, b in found]
         options.print_json({
@@ -50,7 +48,7 @@ def command(result: Path, tolerance: float, as_json: bool) -> None:
         })  # fmt: skip
     elif not found:
         exact = not any(True for _ in differences(_answer(old), _answer(new)))
-        click.echo(f"same: {name} of {then}, repeated by {now}: {'identical' if exact else f'within {tolerance:g}'}.")
+        click.echo(f"same: {name} repeated by twin {new['version']}: {'identical' if exact else f'within {tolerance:g}'}.")
     else:
         for key, a, b in found[:_SHOWN]:
             click.echo(f"{key}: {_short(a)} then, {_short(b)} now")
@@ -77,6 +75,11 @@ def _repeat(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         cli.main([name, *arguments(target, settings), "--json"], standalone_mode=False)
     answer: dict[str, Any] = json.loads(printed.getvalue())
     return answer
+
+
+def _version(document: dict[str, Any]) -> str:
+    numpy = document.get("numpy_version")
+    return f"{document.get('version', 'an unrecorded version')}" + (f" with NumPy {numpy}" if numpy else "")
 
 
 def _answer(document: dict[str, Any]) -> dict[str, Any]:

@@ -17,12 +17,13 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from twin.errors import CalibrationError, nearest
+from twin.fitting.migrate import SCHEMA_VERSION as SCHEMA_VERSION
+from twin.fitting.migrate import migrate
 from twin.lane.catalogue import shipped_root
 from twin.lane.sourced import Strict
 from twin.step.coefficients import Coefficient
 
 MAX_BYTES = 32 * 2**20
-SCHEMA_VERSION = 1
 #: a factor of e^20 is past anything a fit can mean, and keeps every prediction finite
 MAX_LOG = 20.0
 
@@ -145,12 +146,13 @@ def read_calibration(path: Path) -> tuple[Calibration, str]:
             raise CalibrationError(f"{path}: larger than {MAX_BYTES // 2**20} MiB; this is not a calibration.")
         data = path.read_bytes()
         raw = json.loads(data)
-        if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+        migrated = migrate(raw) if isinstance(raw, dict) else None
+        if migrated is None:
             found = raw.get("schema_version") if isinstance(raw, dict) else None
             raise CalibrationError(
-                f"{path}: schema_version is {found!r}, expected {SCHEMA_VERSION}; fit it again with `twin fit`."
+                f"{path}: schema_version is {found!r}, expected {SCHEMA_VERSION} or older; fit it again with `twin fit`."
             )
-        calibration = Calibration.model_validate(raw)
+        calibration = Calibration.model_validate(migrated)
     except OSError as error:
         raise CalibrationError(f"{path}: cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,10 @@ MAX_HASHED_BYTES = 256 * 2**20
 
 
 def provenance(context: click.Context | None) -> dict[str, Any]:
-    """`version`, `command_line`, `settings` and `inputs` of the running command; only the version outside of one."""
-    from twin import __version__
-
+    """`version` (and NumPy's), `command_line`, `settings` and `inputs` of the running command; only the version outside of one."""
+    versions = _versions()
     if context is None or context.parent is None:
-        return {"version": __version__}
+        return versions
     settings = {
         p.name: _plain(context.params.get(p.name))
         for p in context.command.params
@@ -42,7 +42,15 @@ def provenance(context: click.Context | None) -> dict[str, Any]:
     }
     words = ["twin", *_command_words(context), *arguments(context.command, given)]
     inputs = {text: digest for text in _paths(context.params) if (digest := _sha256(Path(text))) is not None}
-    return {"version": __version__, "command_line": shlex.join(words), "settings": settings, "inputs": inputs}
+    return versions | {"command_line": shlex.join(words), "settings": settings, "inputs": inputs}
+
+
+def _versions() -> dict[str, Any]:
+    from twin import __version__
+
+    # NumPy's own sums and powers decide the last bits; a command that computes nothing has not loaded it.
+    numpy = sys.modules.get("numpy")
+    return {"version": __version__} | ({"numpy_version": numpy.__version__} if numpy is not None else {})
 
 
 def arguments(command: click.Command, settings: dict[str, Any]) -> list[str]:
