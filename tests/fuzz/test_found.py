@@ -59,3 +59,10 @@ def test_more_routes_than_can_be_counted(tmp_path: Path) -> None:
     path = tmp_path / "counts.json"
     path.write_text(json.dumps([[1e300, 1.0, 2.0, 3.0]] * 2))
     assert str(path) in refusal("placement", path, "--top-k", "2", "--hot", "2")
+
+
+def test_a_hot_map_of_a_great_many_empty_layers(tmp_path: Path) -> None:
+    counts = ROOT / "tests/ingest/fixtures/constructed/routing_counts.json"
+    path = tmp_path / "map.json"
+    path.write_text(json.dumps({"kind": "hot_map", "schema_version": 1, "experts": 1 << 20, "hot": [[]] * 100_000}))
+    assert str(path) in refusal("placement", counts, "--top-k", "2", "--map", path)

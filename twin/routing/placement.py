@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from twin.errors import IngestError
 from twin.routing.batch import SHARED_PROMPT_EXPONENT, Array
-from twin.routing.counts import RoutingCounts
+from twin.routing.counts import MAX_BYTES, MAX_EXPERTS, MAX_LAYERS, RoutingCounts
 
 SCHEMA_VERSION = 1
 #: A layer with fewer routes than this an expert ranks noise (0xBakeer docs/keep-sets.md: about 31 stops being thin).
@@ -151,6 +151,8 @@ def map_json(placed: HotMap) -> str:
 def read_map(path: Path) -> HotMap:
     """Read a map written by `map_json`. Raises IngestError naming file and place."""
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise IngestError(f"{path}: larger than {MAX_BYTES // 2**20} MiB; a hot map is smaller.")
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise IngestError(f"{path}: cannot be read ({error.strerror}).") from None
@@ -163,7 +165,8 @@ def read_map(path: Path) -> HotMap:
             f"{path}: schema_version {data.get('schema_version')!r}; this version reads {SCHEMA_VERSION}."
         )
     experts, rows = data.get("experts"), data.get("hot")
-    if not isinstance(experts, int) or not 1 <= experts <= 1 << 20 or not isinstance(rows, list) or not rows:
+    whole = isinstance(experts, int) and 1 <= experts <= MAX_EXPERTS and isinstance(rows, list)
+    if not whole or not 1 <= len(rows) <= MAX_LAYERS:
         raise IngestError(f"{path}: a hot map has `experts` and one list of hot experts a layer under `hot`.")
     hot = np.zeros((len(rows), experts), dtype=bool)
     for layer, row in enumerate(rows):
