@@ -165,8 +165,9 @@ def read_map(path: Path) -> HotMap:
             f"{path}: schema_version {data.get('schema_version')!r}; this version reads {SCHEMA_VERSION}."
         )
     experts, rows = data.get("experts"), data.get("hot")
-    whole = isinstance(experts, int) and 1 <= experts <= MAX_EXPERTS and isinstance(rows, list)
-    if not whole or not 1 <= len(rows) <= MAX_LAYERS:
+    if not isinstance(experts, int) or not isinstance(rows, list):
+        experts, rows = 0, []
+    if not 1 <= experts <= MAX_EXPERTS or not 1 <= len(rows) <= MAX_LAYERS:
         raise IngestError(f"{path}: a hot map has `experts` and one list of hot experts a layer under `hot`.")
     hot = np.zeros((len(rows), experts), dtype=bool)
     for layer, row in enumerate(rows):
