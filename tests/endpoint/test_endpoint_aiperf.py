@@ -27,7 +27,24 @@ from twin.planning.study import Arrivals, Extent, TrafficShare
 
 AIPERF = os.environ.get("TWIN_AIPERF") or shutil.which("aiperf")
 pytestmark = pytest.mark.skipif(AIPERF is None, reason="aiperf is not installed; name it with TWIN_AIPERF")
-WORDS = ["alpha", "beta", "gamma", "delta", "kappa", "sigma", "omega", "theta", "lambda", "zeta", "river", "stone", "cloud", "paper", "glass", "metal"]
+WORDS = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "kappa",
+    "sigma",
+    "omega",
+    "theta",
+    "lambda",
+    "zeta",
+    "river",
+    "stone",
+    "cloud",
+    "paper",
+    "glass",
+    "metal",
+]
 #: long answers: other users' prompts then sit in few of the gaps, which a summary cannot tell from slower steps
 PROMPT, OUTPUT = 512, 256
 

@@ -221,7 +221,9 @@ def test_slow_readers_hold_nobody_up() -> None:
             reader.connect((host, int(port)))
             reader.sendall(head + body)
             slow.append(reader)
-        answer = httpx.post(f"{url}/v1/completions", json={"prompt": "a", "max_tokens": 30}, trust_env=False, timeout=30)
+        answer = httpx.post(
+            f"{url}/v1/completions", json={"prompt": "a", "max_tokens": 30}, trust_env=False, timeout=30
+        )
         assert answer.status_code == 200
         until_s = time.monotonic() + 15
         while engine.streams and time.monotonic() < until_s:

@@ -36,7 +36,16 @@ WRITERS = {
     ],
     "validate": ["validate", "--receipts", str(RECEIPTS), "--lane", "tp4", "-o"],
 }  # fmt: skip
-_ENDINGS = {"plot": ".svg", "fit": ".json", "out": ".json", "requests-out": ".csv", "trace-out": ".json", "import": ".csv", "sweep": ".csv", "report": ".html"}
+_ENDINGS = {
+    "plot": ".svg",
+    "fit": ".json",
+    "out": ".json",
+    "requests-out": ".csv",
+    "trace-out": ".json",
+    "import": ".csv",
+    "sweep": ".csv",
+    "report": ".html",
+}
 every_writer = pytest.mark.parametrize("name", WRITERS)
 
 

@@ -35,13 +35,16 @@ def test_any_text_is_a_page_or_a_refusal(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "missing", ["inter_token", "iteration_tokens", "spec_decode", "time_to_first", "generation", "num_requests", "per_pos"]
+    "missing",
+    ["inter_token", "iteration_tokens", "spec_decode", "time_to_first", "generation", "num_requests", "per_pos"],
 )
 def test_missing_series_leave_out_what_needs_them(missing: str) -> None:
     engine = loaded(4)
 
     def fetch() -> str:
-        return "\n".join(row for row in engine.page().splitlines() if f"vllm:{missing}" not in row and missing not in row)
+        return "\n".join(
+            row for row in engine.page().splitlines() if f"vllm:{missing}" not in row and missing not in row
+        )
 
     seen = list(watch_of(engine, fetch).run(30.0))
     assert len(seen) == 6

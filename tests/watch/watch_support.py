@@ -38,9 +38,7 @@ def loaded(users: int, *, output: int | None = 200, **drift: object) -> LiveEngi
 
 def watch_of(engine: LiveEngine, fetch: Callable[[], str] | None = None) -> Watch:
     """A watch whose clock is the engine's."""
-    return Watch(
-        expectations(), fetch or engine.page, lambda: engine.now_s, lambda s: engine.advance(engine.now_s + s)
-    )
+    return Watch(expectations(), fetch or engine.page, lambda: engine.now_s, lambda s: engine.advance(engine.now_s + s))
 
 
 def alarms(seen: list[Observation]) -> list[tuple[float, str, float]]:

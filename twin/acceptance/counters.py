@@ -173,7 +173,7 @@ def _default_length(note: str) -> Length:
 
 def traffic_toml(traffic: TrafficClass) -> str:
     """The class as the text of its TOML file; reading it back gives the same class."""
-    head = f'schema_version = 1\nname = {_text(traffic.name)}\ndescription = {_text(traffic.description)}\n'
+    head = f"schema_version = 1\nname = {_text(traffic.name)}\ndescription = {_text(traffic.description)}\n"
     parts = [head + f"stream_sd = {_sourced(traffic.stream_sd)}\n"]
     parts += [_profile(profile) for profile in traffic.profiles]
     routing = traffic.routing

@@ -127,8 +127,10 @@ def resolve_acceptance(
 
 def _same_rule(profile: Profile, verification: str) -> bool:
     # At temperature 0 the target is one token, and every rule accepts exactly the drafts that match it.
-    return profile.verification == verification or (profile.temperature == 0 and verification != "greedy") or (
-        profile.temperature == 0 and profile.verification == "greedy"
+    return (
+        profile.verification == verification
+        or (profile.temperature == 0 and verification != "greedy")
+        or (profile.temperature == 0 and profile.verification == "greedy")
     )
 
 

@@ -1,8 +1,8 @@
 """k by the number of live streams. Two notations are read, one object comes out:
 
-    "1-4:5, 5-8:3, 9-32:3"          ranges of streams, then k
-    [[1, 4, 5], [5, 8, 3]]          [first, last, k], vLLM's num_speculative_tokens_per_batch_size; also inside the JSON
-                                    object that vLLM takes as --speculative-config
+"1-4:5, 5-8:3, 9-32:3"          ranges of streams, then k
+[[1, 4, 5], [5, 8, 3]]          [first, last, k], vLLM's num_speculative_tokens_per_batch_size; also inside the JSON
+                                object that vLLM takes as --speculative-config
 """
 
 from __future__ import annotations

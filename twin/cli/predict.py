@@ -13,11 +13,27 @@ from twin.cli import options
 @options.lane()
 @click.option("--k", "k", type=int, help="Drafted tokens a step; 0 is plain decoding. Default: the lane's policy.")
 @click.option("--schedule", metavar="TEXT", help='k by live streams: "1-4:5, 5-8:3, 9-32:3" or [[1,4,5],[5,8,3]].')
-@click.option("-c", "--concurrency", default="1", show_default=True, metavar="LIST", help="Live streams: 1,4,8 or 1..32.")
+@click.option(
+    "-c", "--concurrency", default="1", show_default=True, metavar="LIST", help="Live streams: 1,4,8 or 1..32."
+)
 @click.option("--traffic", metavar="NAME", help="Traffic class; `twin traffic list` lists them. Default: the lane's.")
 @click.option("--verification", metavar="RULE", help="token, block or greedy. Default: the lane's policy.")
-@click.option("--context", "context_tokens", type=int, default=2048, show_default=True, help="Context of a stream in tokens; also the prompt of TTFT.")
-@click.option("--cached", "cached_tokens", type=int, default=0, show_default=True, help="Prompt tokens a prefix cache already holds (TTFT only).")
+@click.option(
+    "--context",
+    "context_tokens",
+    type=int,
+    default=2048,
+    show_default=True,
+    help="Context of a stream in tokens; also the prompt of TTFT.",
+)
+@click.option(
+    "--cached",
+    "cached_tokens",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Prompt tokens a prefix cache already holds (TTFT only).",
+)
 @options.calibration
 @options.settings
 @options.catalogue

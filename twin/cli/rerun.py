@@ -19,7 +19,10 @@ _SHOWN = 12
 @click.command("rerun")
 @click.argument("result", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--tolerance", type=click.FloatRange(0, 1), default=1e-9, show_default=True,
+    "--tolerance",
+    type=click.FloatRange(0, 1),
+    default=1e-9,
+    show_default=True,
     help="Relative difference of two numbers that still counts as equal; another processor may differ in last bits.",
 )
 @options.as_json
@@ -48,7 +51,9 @@ def command(result: Path, tolerance: float, as_json: bool) -> None:
         })  # fmt: skip
     elif not found:
         exact = not any(True for _ in differences(_answer(old), _answer(new)))
-        click.echo(f"same: {name} repeated by twin {new['version']}: {'identical' if exact else f'within {tolerance:g}'}.")
+        click.echo(
+            f"same: {name} repeated by twin {new['version']}: {'identical' if exact else f'within {tolerance:g}'}."
+        )
     else:
         for key, a, b in found[:_SHOWN]:
             click.echo(f"{key}: {_short(a)} then, {_short(b)} now")

@@ -15,7 +15,10 @@ from twin.cli import options
     "--traffic", multiple=True, metavar="NAME[:WEIGHT]", help="Traffic class; again for a mix. Default: the lane's."
 )
 @click.option(
-    "--speed", default="1", show_default=True, metavar="1|10|max",
+    "--speed",
+    default="1",
+    show_default=True,
+    metavar="1|10|max",
     help="Simulated seconds in a second; max: do not wait at all.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -24,7 +27,9 @@ from twin.cli import options
 )
 @click.option("--model-name", help="Name clients use. Default: the lane's; the checkpoint's name is understood too.")
 @click.option(
-    "--output", "output_tokens", type=int,
+    "--output",
+    "output_tokens",
+    type=int,
     help="Output tokens of requests that do not say. Default: the class's lengths.",
 )
 @click.option("--k", "k", type=int, help="Drafted tokens a step; 0 is plain decoding. Default: the lane's policy.")
@@ -37,11 +42,15 @@ from twin.cli import options
 @click.option("--replicas", type=int, help="Copies of the lane behind a router.")
 @click.option("--max-body", default="8 MiB", show_default=True, metavar="SIZE", help="Largest body of a request.")
 @click.option(
-    "--step-factor", type=click.FloatRange(0.01, 100), default=1.0,
+    "--step-factor",
+    type=click.FloatRange(0.01, 100),
+    default=1.0,
     help="Multiply every step time: a lane that drifted, to try alarms on.",
 )
 @click.option(
-    "--acceptance-shift", multiple=True, metavar="POSITION:CHANGE",
+    "--acceptance-shift",
+    multiple=True,
+    metavar="POSITION:CHANGE",
     help='Move conditional acceptance at a position, e.g. "1:-0.1", for the same purpose.',
 )
 @options.calibration

@@ -103,7 +103,11 @@ PLOTTED_ROWS = 5000
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of partial results, to go on after an interruption. Default with --output: beside it, removed at the end.",
 )
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw tok/s of all streams (or --best's column) as .svg, .png or .pdf.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw tok/s of all streams (or --best's column) as .svg, .png or .pdf.",
+)
 @click.option("--force", is_flag=True, help="Replace the files of --output and --plot.")
 @options.workers
 @click.option(

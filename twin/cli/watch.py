@@ -21,16 +21,24 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--for", "duration", metavar="TIME", help='Stop after this long, e.g. "10 min". Default: Ctrl-C.')
 @click.option("--once", is_flag=True, help="Two readings, one comparison.")
 @click.option(
-    "--false-alarm-every", default="8 h", show_default=True, metavar="TIME",
+    "--false-alarm-every",
+    default="8 h",
+    show_default=True,
+    metavar="TIME",
     help="Mean time between false alarms at the edge of the twin's intervals.",
 )
 @click.option("--record", type=FILE, metavar="FILE.csv", help="Append each window's receipts to this table.")
 @click.option(
-    "--refit", type=FILE, metavar="OUT.json",
+    "--refit",
+    type=FILE,
+    metavar="OUT.json",
     help="At the end, fit a calibration with these windows and write it here; the one in use stays.",
 )
 @click.option(
-    "--prometheus", "port", type=click.IntRange(0, 65535), metavar="PORT",
+    "--prometheus",
+    "port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
     help="Export predictions and residuals on this port of this machine.",
 )
 @click.option("--timeout", default="5 s", show_default=True, metavar="TIME", help="Longest wait for one reading.")

@@ -171,9 +171,6 @@ def receipts_csv(receipts: Iterable[Receipt], columns: Sequence[str] = COLUMNS) 
     for receipt in receipts:
         cells = receipt.model_dump()
         writer.writerow(
-            [
-                "" if cells[c] is None else repr(cells[c]) if isinstance(cells[c], float) else cells[c]
-                for c in columns
-            ]
+            ["" if cells[c] is None else repr(cells[c]) if isinstance(cells[c], float) else cells[c] for c in columns]
         )
     return out.getvalue()

@@ -105,7 +105,9 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract: keys may be added, never renamed."""
         head = {"schema_version": SCHEMA_VERSION, "command": "predict"}
-        body = {name: getattr(self, name) for name in ("lane", "lane_sha256", "checkpoint", "engine", "calibration", "seed")}
+        body = {
+            name: getattr(self, name) for name in ("lane", "lane_sha256", "checkpoint", "engine", "calibration", "seed")
+        }
         cells = [asdict(cell) | {"warnings": list(cell.warnings)} for cell in self.cells]
         return head | body | {"cells": cells}
 
@@ -125,7 +127,14 @@ class Predictor:
     """A lane, a traffic class and a calibration, ready to answer cells; noise is drawn once (common random numbers)."""
 
     def __init__(
-        self, lane: Lane, traffic: TrafficClass, calibration: Calibration, *, calibration_sha256: str = "", seed: int = 0, samples: int = SAMPLES
+        self,
+        lane: Lane,
+        traffic: TrafficClass,
+        calibration: Calibration,
+        *,
+        calibration_sha256: str = "",
+        seed: int = 0,
+        samples: int = SAMPLES,
     ) -> None:
         self.lane, self.traffic, self.calibration, self.seed = lane, traffic, calibration, seed
         self._sha256 = calibration_sha256
@@ -221,7 +230,9 @@ class Predictor:
                 "the server would queue or preempt."
             )
         if self.calibration.name == "priors":
-            warnings.append("no receipts of this lane: catalogue values only; `twin fit` with three cells of your own narrows it most.")
+            warnings.append(
+                "no receipts of this lane: catalogue values only; `twin fit` with three cells of your own narrows it most."
+            )
         covered = self.calibration.range
         if covered is None:
             return warnings
@@ -263,7 +274,13 @@ def _noise(seed: int, layers: int, samples: int) -> tuple[RoutingNoise, Array]:
 
 
 def make_predictor(
-    lane: Lane, traffic_name: str, roots: Sequence[Path], *, calibration: str | None = None, seed: int = 0, samples: int = SAMPLES
+    lane: Lane,
+    traffic_name: str,
+    roots: Sequence[Path],
+    *,
+    calibration: str | None = None,
+    seed: int = 0,
+    samples: int = SAMPLES,
 ) -> Predictor:
     """A predictor from names: the lane's own calibration unless another is named; without any, the priors."""
     base = coefficients(lane)
@@ -273,4 +290,6 @@ def make_predictor(
 
         name = name if find_calibration(name, roots) is not None else "priors"
     found, sha256 = load_calibration(name, lane.name, base, roots)
-    return Predictor(lane, load_traffic(traffic_name, roots), found, calibration_sha256=sha256, seed=seed, samples=samples)
+    return Predictor(
+        lane, load_traffic(traffic_name, roots), found, calibration_sha256=sha256, seed=seed, samples=samples
+    )

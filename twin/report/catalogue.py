@@ -36,7 +36,9 @@ def print_entry(kind: str, entry: Any) -> None:
     """Every value of one entry with its kind and source."""
     out = console()
     out.print(f"[bold]{kind} {entry.name}[/bold]  {getattr(entry, 'title', '') or getattr(entry, 'description', '')}")
-    print_table("", ["value", "", "kind", "source"], [list(row) for row in value_rows(entry)], left=(0, 1, 2, 3), out=out)
+    print_table(
+        "", ["value", "", "kind", "source"], [list(row) for row in value_rows(entry)], left=(0, 1, 2, 3), out=out
+    )
     if getattr(entry, "notes", ""):
         out.print(entry.notes)
 

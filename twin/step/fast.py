@@ -163,7 +163,9 @@ def step_breakdown(graph: StepGraph, durations: Durations) -> StepTimes:
     return StepTimes(step, parts)
 
 
-def _blame(after: tuple[int, ...], finish: list[Array], ready: Array, begin: Array, graph: StepGraph, parts: dict[str, Array]) -> None:
+def _blame(
+    after: tuple[int, ...], finish: list[Array], ready: Array, begin: Array, graph: StepGraph, parts: dict[str, Array]
+) -> None:
     """Share the wait `begin - ready` among predecessors on other resources, the latest last."""
     wait = begin - ready
     if not np.any(wait > 0):

@@ -84,7 +84,9 @@ def cold_share(lane: Lane, traffic: TrafficClass, values: Values) -> FloatOrArra
         return lane.cold_experts / lane.checkpoint.experts.value
     hot = lane.placement.hot.value / lane.checkpoint.experts.value
     measured_at = traffic.routing.hot_fraction.value if traffic.routing.hot_fraction else hot
-    scale = float(np.exp(np.interp(hot, _HOT_FRACTION, _LOG_OUTSIDE) - np.interp(measured_at, _HOT_FRACTION, _LOG_OUTSIDE)))
+    scale = float(
+        np.exp(np.interp(hot, _HOT_FRACTION, _LOG_OUTSIDE) - np.interp(measured_at, _HOT_FRACTION, _LOG_OUTSIDE))
+    )
     mismatch = values["map_mismatch"] if relation == "other" and "map_mismatch" in values else 1.0
     return np.minimum(shares[relation].value * scale * mismatch, 1.0)
 

@@ -7,8 +7,7 @@ from typing import Any
 from twin.watch.session import Observation, describe
 
 HEADER = (
-    "   time streams  step ms: actual   twin (90 % interval)      off  tok/s queue kept/step  "
-    "acceptance: actual (twin)"
+    "   time streams  step ms: actual   twin (90 % interval)      off  tok/s queue kept/step  acceptance: actual (twin)"
 )
 
 
@@ -30,9 +29,7 @@ def line(observation: Observation) -> str:
         _number(window.tokens_per_step, "9.2f"),
     ]
     expected = observation.acceptance.conditional if observation.acceptance is not None else ()
-    pairs = [
-        f"{a:.2f} ({e:.2f})" for a, e in zip(observation.conditional, expected, strict=False) if a is not None
-    ]
+    pairs = [f"{a:.2f} ({e:.2f})" for a, e in zip(observation.conditional, expected, strict=False) if a is not None]
     cells.append(" " + " ".join(pairs))
     return "\n".join([" ".join(cells), *(describe(a) for a in observation.alarms)])
 
