@@ -41,6 +41,7 @@ class Summary:
     tok_s_p90: float | None
     coverage_90: float | None
     rank_accuracy: float | None
+    rank_accuracy_beyond_noise: float | None = None
 
 
 @dataclass(frozen=True)
@@ -189,15 +190,14 @@ def summarise(scores: Sequence[Score]) -> Summary:
     step, rate = errors(STEP), errors(RATE)
     main = [s for s in scores if s.cell.receipt.quantity in (*STEP, *RATE)]
     coverage = float(np.mean([s.covered for s in main])) if main else None
-    return Summary(len(main), *step, *rate, coverage, rank_accuracy(scores))
+    return Summary(len(main), *step, *rate, coverage, rank_accuracy(scores), rank_accuracy(scores, beyond_noise=True))
 
 
-def rank_accuracy(scores: Sequence[Score]) -> float | None:
-    """How often the faster of two settings of one lane and workload was named.
+def rank_accuracy(scores: Sequence[Score], *, beyond_noise: bool = False) -> float | None:
+    """How often the faster of two settings of one lane and workload was named, over pairs that measured more than 5 % apart.
 
-    Pairs compare one quantity where a setting differs, and count when they measured more than 5 % apart and further
-    than the two
-    runs' own noise: below that a repeat could turn the measured order around.
+    Pairs compare one quantity where a setting differs. With `beyond_noise` they must also lie further apart than the two
+    runs' own noise, below which a repeat could turn the measured order around.
     """
     groups: dict[tuple[object, ...], list[Score]] = defaultdict(list)
     for s in scores:
@@ -210,7 +210,8 @@ def rank_accuracy(scores: Sequence[Score]) -> float | None:
             if cell_key(a.cell) == cell_key(b.cell):
                 continue
             measured, predicted = np.log(a.cell.receipt.value / b.cell.receipt.value), np.log(a.predicted / b.predicted)
-            if abs(measured) > max(RANK_DIFFERENCE, float(np.hypot(a.cell.receipt.noise, b.cell.receipt.noise))):
+            noise = float(np.hypot(a.cell.receipt.noise, b.cell.receipt.noise)) if beyond_noise else 0.0
+            if abs(measured) > max(RANK_DIFFERENCE, noise):
                 total += 1
                 right += bool(measured * predicted > 0)
     return right / total if total else None
