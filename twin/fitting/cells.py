@@ -5,6 +5,8 @@ tok_s_per_stream    tokens per step / step
 tok_s_aggregate     streams x tokens per step / step; with `wall_with_ttft` every request's prefill stops all streams:
                     C x out / (out / tokens per step x step + C x prefill)
 ttft, prefill_tok_s a lone request
+unique_experts      the routing law's mean union over the layers; `rows` are consecutive tokens, all of them kept
+cold_share          the share of routes outside the lane's hot set
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ import numpy.typing as npt
 from twin.acceptance.model import resolve_acceptance
 from twin.acceptance.traffic import TrafficClass
 from twin.errors import ReceiptError, nearest
-from twin.fitting.receipts import Receipt
+from twin.fitting.receipts import ROUTING_QUANTITIES, Receipt
 from twin.lane.lane import Lane
-from twin.routing.batch import RoutingNoise
+from twin.routing.batch import RoutingNoise, mean_unique
 from twin.step.batch import Batch
-from twin.step.coefficients import Coefficient, FloatOrArray, Values
+from twin.step.coefficients import Coefficient, FloatOrArray, Values, cold_share_key, locality_key
 from twin.step.graph import MECHANISMS
-from twin.step.model import draw_step, draw_step_s, routing_shape
+from twin.step.model import cold_share, draw_step, draw_step_s, routing_parameters, routing_shape
 from twin.step.prefill import ttft_s
 
 Array = npt.NDArray[np.float64]
@@ -78,6 +80,24 @@ class ReceiptCell:
         return f"sharing.{r.lane}.{r.traffic}.{r.workload}"
 
     @property
+    def routing_keys(self) -> tuple[str, str]:
+        """The factors on routing that this cell would follow, were they in the fit: locality and own cold share."""
+        return (
+            locality_key(self.lane.checkpoint.name, self.traffic.name),
+            cold_share_key(self.lane.name, self.traffic.name),
+        )
+
+    @property
+    def measured_routing_key(self) -> str | None:
+        """The factor a receipt of routing brings into a fit; None where `map_mismatch`, which every fit has, does it."""
+        if self.receipt.quantity == "unique_experts":
+            return self.routing_keys[0]
+        if self.receipt.quantity != "cold_share":
+            return None
+        own = self.lane.placement.map_calibrated_on == self.traffic.name
+        return None if not own and "other" in self.traffic.routing.cold_share else self.routing_keys[1]
+
+    @property
     def lanes(self) -> tuple[Lane, ...]:
         """The lanes the receipt speaks of: one, or both sides of a ratio."""
         return (self.lane,) if self.versus is None else (self.lane, self.versus.lane)
@@ -101,6 +121,9 @@ def resolve_cell(receipt: Receipt, lane: Lane, traffic: TrafficClass, versus_lan
         return ReceiptCell(
             receipt, lane, traffic, one.tokens_per_step, float(np.hypot(one.log_sd, other.log_sd)), other
         )
+    if receipt.quantity in ROUTING_QUANTITIES:
+        _check_routing(receipt, lane)
+        return ReceiptCell(receipt, lane, traffic, 1.0, receipt.noise)
     draft = lane.checkpoint.draft
     if receipt.k > 0 and draft is None:
         raise ReceiptError(
@@ -117,6 +140,27 @@ def resolve_cell(receipt: Receipt, lane: Lane, traffic: TrafficClass, versus_lan
             # The run's own acceptance is a parameter that its cells share; what scatters from cell to cell is smaller.
             log_sd = float(np.hypot(log_sd, CELL_ACCEPTANCE_LOG_SD / np.sqrt(receipt.concurrency)))
     return ReceiptCell(receipt, lane, traffic, float(min(kept, receipt.k + 1)), log_sd)
+
+
+def _check_routing(receipt: Receipt, lane: Lane) -> None:
+    """Refuse a measurement of routing that cannot be of this lane's checkpoint and placement."""
+    shape = routing_shape(lane)
+    if receipt.quantity == "cold_share":
+        if lane.cold_experts == 0 or lane.placement.map_kind == "blind":
+            why = "moved its tensors blindly, popular or not" if lane.cold_experts else "holds every expert hot"
+            raise ReceiptError(f"receipt {receipt.id!r}: lane {lane.name!r} {why}; a cold share says nothing of it.")
+        if receipt.value > 1.0:
+            raise ReceiptError(f"receipt {receipt.id!r}: a cold share of {receipt.value:g}; expected 0 to 1.")
+        return
+    if receipt.rows is None:
+        raise ReceiptError(f"receipt {receipt.id!r}: unique_experts needs `rows`, the consecutive tokens of a stream.")
+    most = min(shape.experts, shape.top_k * receipt.rows * receipt.concurrency)
+    if not shape.top_k <= receipt.value <= most:
+        raise ReceiptError(
+            f"receipt {receipt.id!r}: {receipt.value:g} unique experts of {receipt.rows} tokens; "
+            f"{lane.checkpoint.name!r} sends a token to {shape.top_k} of {shape.experts} experts, so expected "
+            f"{shape.top_k} to {most}. Is the trace of another checkpoint?"
+        )
 
 
 class FitNoise:
@@ -160,6 +204,8 @@ def predict_cell(
         return first * 1e3 if receipt.quantity == "ttft" else receipt.context_tokens / first
     if receipt.quantity == "tokens_per_step":
         return np.full(vectors, cell.tokens_per_step)
+    if receipt.quantity == "cold_share":
+        return _mean(cold_share(lane, cell.traffic, repeated), vectors)
     rows = float(receipt.rows) if receipt.rows is not None else receipt.k + 1.0
     batch = Batch(receipt.concurrency, receipt.k, rows, min(cell.tokens_per_step, rows), receipt.context_tokens)
     if cell.sharing_key is not None:
@@ -167,6 +213,12 @@ def predict_cell(
             "sharing",
             np.repeat(PRIOR_SHARING[receipt.prompts] * factors.get(cell.sharing_key, np.ones(vectors)), FIT_SAMPLES),
         )
+    if receipt.quantity == "unique_experts":
+        routing = routing_parameters(lane, cell.traffic, repeated)
+        union = mean_unique(
+            routing_shape(lane), routing, streams=receipt.concurrency, accepted_rows=rows, rejected_rows=0.0
+        )
+        return _mean(union, vectors)
     draws = noise.tiled(routing_shape(lane).layers, vectors)
     if receipt.quantity == "stage_time":
         if receipt.stage not in MECHANISMS:

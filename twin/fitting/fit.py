@@ -25,12 +25,13 @@ from twin.errors import CalibrationError
 from twin.fitting.calibration import SCHEMA_VERSION, CalibratedRange, Calibration, FittedParameter
 from twin.fitting.cells import ReceiptCell
 from twin.fitting.objective import Objective
-from twin.fitting.receipts import Receipt, receipts_csv
+from twin.fitting.receipts import ROUTING_QUANTITIES, Receipt, receipts_csv
 from twin.lane.lane import Lane
-from twin.step.coefficients import coefficients
+from twin.step.coefficients import ROUTING_PREFIX, coefficients
 
 Array = npt.NDArray[np.float64]
 STARTS = 3
+_NOT_STEPS = ("ttft", "prefill_tok_s", *ROUTING_QUANTITIES)
 #: A parameter counts as moved by the data when they took at least this share of its prior variance away.
 MOVED_SHARE = 0.3
 #: What the engine's own model leaves open even where receipts agree with it perfectly.
@@ -227,7 +228,7 @@ def _solve(objective: Objective, seed: int, starts: int) -> tuple[Array, bool]:
 def _calibration(lane: Lane, fitted: _Fitted, name: str, seed: int) -> Calibration:
     own = [r for r in fitted.residuals if lane.name in (other.name for other in r.cell.lanes)]
     unique = {c.key: c for c in coefficients(lane).values()}
-    mine = (f"acceptance.{lane.name}.", f"sharing.{lane.name}.")
+    mine = (f"acceptance.{lane.name}.", f"sharing.{lane.name}.", *_routing_prefixes(lane))
     unique |= {p.key: p.coefficient for p in fitted.objective.parameters if p.key.startswith(mine)}
     index = {p.key: i for i, p in enumerate(fitted.objective.parameters)}
     rows = [index[key] for key in unique]
@@ -242,7 +243,8 @@ def _calibration(lane: Lane, fitted: _Fitted, name: str, seed: int) -> Calibrati
     ]  # fmt: skip
     receipts = [r.cell.receipt for r in own]
     sides = receipts + [r.cell.versus.receipt for r in own if r.cell.versus is not None]
-    here = [r for r in sides if r.lane == lane.name]
+    # Routing holds no time, so it does not widen what the lane was timed on.
+    here = [r for r in sides if r.lane == lane.name and r.quantity not in ROUTING_QUANTITIES]
     z = np.array([r.standardised for r in own])
     effective = float(np.sum(fitted.resolution[rows]))
     return Calibration(
@@ -250,9 +252,13 @@ def _calibration(lane: Lane, fitted: _Fitted, name: str, seed: int) -> Calibrati
         covariance=[[_short(v) for v in row] for row in covariance.tolist()], receipts=len(own), fitted_parameters=_short(round(effective, 1)),
         receipt_ids=[r.id for r in receipts], inputs_sha256=hashlib.sha256(receipts_csv(receipts).encode()).hexdigest(),
         chi_square_per_degree=_short(float(np.sum(z**2) / max(1.0, len(own) - effective))),
-        residual_log_sd=_short(_residual_log_sd(own)), range=_range(here),
+        residual_log_sd=_short(_residual_log_sd(own)), range=_range(here) if here else None,
         notes="fitted_parameters is the effective number that the receipts determine; the rest keep the prior of their kind.",
     )  # fmt: skip
+
+
+def _routing_prefixes(lane: Lane) -> tuple[str, str]:
+    return f"{ROUTING_PREFIX}{lane.checkpoint.name}.", f"{ROUTING_PREFIX}{lane.name}."
 
 
 def _range(receipts: Sequence[Receipt]) -> CalibratedRange:
@@ -270,7 +276,7 @@ def _residual_log_sd(own: Sequence[Residual]) -> float:
     """Scatter of step-like receipts around the model, robust (from the median), with a floor for what the model leaves
     out.
     """
-    errors = [abs(np.log1p(r.relative_error)) for r in own if r.cell.receipt.quantity not in ("ttft", "prefill_tok_s")]
+    errors = [abs(np.log1p(r.relative_error)) for r in own if r.cell.receipt.quantity not in _NOT_STEPS]
     if not errors:
         return 0.05
     return float(np.hypot(1.4826 * np.median(errors), MODEL_LOG_SD))

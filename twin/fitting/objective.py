@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from twin.fitting.cells import PRIOR_SHARING, FitNoise, ReceiptCell, predict_cell
-from twin.step.coefficients import Coefficient, coefficients
+from twin.step.coefficients import Coefficient, Values, coefficients
+from twin.step.model import cold_share, locality_exponent
 
 Array = npt.NDArray[np.float64]
 _STEP = 1e-4
@@ -45,6 +46,7 @@ class Objective:
         self._bases = {lane.name: coefficients(lane) for cell in self.cells for lane in cell.lanes}
         known: dict[str, Coefficient] = {c.key: c for base in self._bases.values() for c in base.values()}
         known |= {c.key: c for cell in self.cells for c in shared_coefficients(cell)}
+        self._routing = {key for cell in self.cells if (key := cell.measured_routing_key) is not None}
         chosen = [key for key in known if free is None or key in free]
         prior = prior or {}
         self.parameters = [
@@ -117,6 +119,7 @@ class Objective:
     def _keys_of(self, lane_names: Sequence[str]) -> set[str]:
         keys = {c.key for name in lane_names for c in self._bases[name].values()}
         own = [cell for cell in self.cells if cell.lane.name in lane_names]
+        keys |= {key for cell in own for key in cell.routing_keys if key in self._routing}
         return keys | {key for cell in own for key in (cell.acceptance_key, cell.sharing_key) if key is not None}
 
     def _group_predictions(self, lane_names: Sequence[str], vectors: Array, rows: Sequence[int]) -> Array:
@@ -170,6 +173,13 @@ def shared_coefficients(cell: ReceiptCell) -> list[Coefficient]:
                 "1",
             )
         )
+    if (key := cell.measured_routing_key) is not None:
+        if cell.receipt.quantity == "unique_experts":
+            value, kind = locality_exponent(cell.lane, cell.traffic), cell.traffic.routing.beta.kind
+            found.append(Coefficient(key, key, value, kind, "locality exponent of the class on this checkpoint", "1"))
+        else:
+            share = float(cold_share(cell.lane, cell.traffic, Values({}, {})))
+            found.append(Coefficient(key, key, share, "derived", "cold share of the class at this lane's split", "1"))
     return found
 
 

@@ -31,11 +31,15 @@ Quantity = Literal[
     "step_time_ratio",
     "tok_s_ratio",
     "stage_time",  # one named stage of a step, unit ms; `stage` says which
+    "unique_experts",  # distinct experts a layer of `rows` consecutive tokens of each stream; unit experts
+    "cold_share",  # share of decode routes outside the lane's hot set; unit share
 ]
 Definition = Literal[
     "", "first_to_last_token", "wall_with_ttft", "fixed_window", "pass_time", "step_interval", "chunk_interval"
 ]
 Use = Literal["fit", "validate", "exclude"]
+#: what a trace or counts of routing measure: no time in them, so they say nothing of the range a fit was timed in
+ROUTING_QUANTITIES: tuple[Quantity, ...] = ("unique_experts", "cold_share")
 
 
 class Receipt(Strict):
@@ -66,7 +70,7 @@ class Receipt(Strict):
     definition: Definition = ""
     stage: str = ""
     value: float = Field(gt=0)
-    unit: Literal["ms", "tok/s", "tokens", "ratio"]
+    unit: Literal["ms", "tok/s", "tokens", "ratio", "experts", "share"]
     tokens_per_step: float | None = Field(default=None, ge=1, le=65)
     rows: int | None = Field(default=None, ge=1, le=65536)
     output_tokens: int | None = Field(default=None, ge=1)
@@ -84,7 +88,8 @@ _INT = {"k", "versus_k", "context_tokens", "concurrency", "rows", "output_tokens
 _FLOAT = {"value", "tokens_per_step", "noise"}
 _UNIT_OF = {
     "step_time": "ms", "stage_time": "ms", "ttft": "ms", "tok_s_per_stream": "tok/s", "tok_s_aggregate": "tok/s",
-    "prefill_tok_s": "tok/s", "tokens_per_step": "tokens", "step_time_ratio": "ratio", "tok_s_ratio": "ratio",
+    "prefill_tok_s": "tok/s", "tokens_per_step": "tokens", "step_time_ratio": "ratio", "tok_s_ratio": "ratio", "unique_experts": "experts",
+    "cold_share": "share",
 }  # fmt: skip
 
 

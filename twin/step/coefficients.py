@@ -31,6 +31,11 @@ MEASURED_BANDWIDTH_LOG_SD = 0.02
 WORKLOAD_ACCEPTANCE_LOG_SD = 0.25
 #: How alike the streams of one harness are: nearly unknown between prompts on one topic and one prompt repeated.
 WORKLOAD_SHARING_LOG_SD = 1.0
+#: Locality of routing: exponents measured on five models and their workloads span 0.65 to 0.97 (`twin.routing.table`),
+#: log(0.97 / 0.65) / 3.92 as a normal's 95 % range.
+ROUTING_LOCALITY_LOG_SD = 0.10
+#: Keys of factors on what a traffic class says of routing. A lane has them only where receipts of routing brought them.
+ROUTING_PREFIX = "routing."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,21 @@ class Coefficient:
             return WORKLOAD_ACCEPTANCE_LOG_SD
         if self.key.startswith("sharing."):
             return WORKLOAD_SHARING_LOG_SD
+        if self.key.startswith(ROUTING_PREFIX) and self.key.endswith(".beta"):
+            return ROUTING_LOCALITY_LOG_SD
         if self.kind == "measured" and self.unit == "B/s":
             return MEASURED_BANDWIDTH_LOG_SD
         return PRIOR_LOG_SD[self.kind]
+
+
+def locality_key(checkpoint: str, traffic: str) -> str:
+    """Key of the factor on the locality exponent of a class on a checkpoint: routing is a property of model and text."""
+    return f"{ROUTING_PREFIX}{checkpoint}.{traffic}.beta"
+
+
+def cold_share_key(lane: str, traffic: str) -> str:
+    """Key of the factor on the cold share of a class under a lane's own hot map (other maps: `map_mismatch`)."""
+    return f"{ROUTING_PREFIX}{lane}.{traffic}.cold_share"
 
 
 _ENGINE = {
@@ -99,12 +116,16 @@ def coefficients(lane: Lane) -> dict[str, Coefficient]:
 
 
 class Values(Mapping[str, FloatOrArray]):
-    """Coefficient values after calibration: floats, or `(samples,)` arrays of posterior draws. Missing names are 0."""
+    """Coefficient values after calibration: floats, or `(samples,)` arrays of posterior draws. Missing names are 0.
+
+    Factors on a class's routing are found under their keys, because the value they multiply is the class's.
+    """
 
     def __init__(self, base: Mapping[str, Coefficient], multipliers: Mapping[str, FloatOrArray]) -> None:
         self._values: dict[str, FloatOrArray] = {
             name: c.value * multipliers.get(c.key, 1.0) for name, c in base.items()
         }
+        self._values |= {key: factor for key, factor in multipliers.items() if key.startswith(ROUTING_PREFIX)}
 
     def with_value(self, name: str, value: FloatOrArray) -> Values:
         """A copy with one more named value."""

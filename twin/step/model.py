@@ -21,7 +21,7 @@ from twin.routing.batch import (
 )
 from twin.step.batch import Batch
 from twin.step.builders import build_step_graph
-from twin.step.coefficients import FloatOrArray, Values
+from twin.step.coefficients import FloatOrArray, Values, cold_share_key, locality_key
 from twin.step.costs import step_durations
 from twin.step.fast import StepTimes, step_breakdown, step_times
 
@@ -52,12 +52,9 @@ def routing_shape(lane: Lane) -> RoutingShape:
 
 def routing_parameters(lane: Lane, traffic: TrafficClass, values: Values) -> RoutingParameters:
     """Locality, diversity and cold share of this traffic on this lane."""
-    locality = lane.checkpoint.routing_locality
-    # A class's locality was measured on one checkpoint; another checkpoint keeps the class's offset from the pooled
-    # value.
-    beta = traffic.routing.beta.value
-    if locality is not None:
-        beta = float(np.clip(locality.value + (beta - _POOLED_LOCALITY), 0.05, 1.0))
+    beta: FloatOrArray = locality_exponent(lane, traffic)
+    if (key := locality_key(lane.checkpoint.name, traffic.name)) in values:
+        beta = np.clip(beta * values[key], 0.05, 1.0)
     return RoutingParameters(
         beta=beta,
         rejected_weight=values["rejected_weight"],
@@ -70,6 +67,16 @@ def routing_parameters(lane: Lane, traffic: TrafficClass, values: Values) -> Rou
 _POOLED_LOCALITY = 0.747
 
 
+def locality_exponent(lane: Lane, traffic: TrafficClass) -> float:
+    """The class's locality exponent on the lane's checkpoint, before any receipt of routing.
+
+    A class's locality was measured on one checkpoint; another keeps the class's offset from the pooled value.
+    """
+    locality = lane.checkpoint.routing_locality
+    beta = traffic.routing.beta.value
+    return beta if locality is None else float(np.clip(locality.value + (beta - _POOLED_LOCALITY), 0.05, 1.0))
+
+
 def cold_share(lane: Lane, traffic: TrafficClass, values: Values) -> FloatOrArray:
     """Share of decode routes that leave the lane's hot set, by whether its map was made for this traffic.
 
@@ -78,16 +85,18 @@ def cold_share(lane: Lane, traffic: TrafficClass, values: Values) -> FloatOrArra
     """
     if lane.cold_experts == 0:
         return 0.0
+    key = cold_share_key(lane.name, traffic.name)
+    factor = values[key] if key in values else 1.0  # noqa: SIM401 - a missing name reads as 0
     shares = traffic.routing.cold_share
     relation = "own" if lane.placement.map_calibrated_on == traffic.name else "other"
     if relation not in shares:
-        return lane.cold_experts / lane.checkpoint.experts.value
+        return np.minimum(lane.cold_experts / lane.checkpoint.experts.value * factor, 1.0)
     hot = lane.placement.hot.value / lane.checkpoint.experts.value
     measured_at = traffic.routing.hot_fraction.value if traffic.routing.hot_fraction else hot
     scale = float(
         np.exp(np.interp(hot, _HOT_FRACTION, _LOG_OUTSIDE) - np.interp(measured_at, _HOT_FRACTION, _LOG_OUTSIDE))
     )
-    mismatch = values["map_mismatch"] if relation == "other" and "map_mismatch" in values else 1.0
+    mismatch = values["map_mismatch"] if relation == "other" and "map_mismatch" in values else factor
     return np.minimum(shares[relation].value * scale * mismatch, 1.0)
 
 
