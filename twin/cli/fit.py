@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     default=0,
     help="Steps of a full posterior by emcee (extra: mcmc). 0: Laplace.",
 )
+@click.option(
+    "--max-share",
+    type=click.FloatRange(0.0, 100.0, min_open=True),
+    default=1 / 3,
+    show_default="1/3",
+    help="Fitted parameters stay below this share of the receipts. 1: as many as the receipts determine.",
+)
 @options.workers
 @options.catalogue
 @options.seed
@@ -42,6 +49,7 @@ def command(
     force: bool,
     name: str,
     mcmc_steps: int,
+    max_share: float,
     workers: int,
     catalogue: str | None,
     seed: int,
@@ -70,7 +78,7 @@ def command(
         raise ReceiptError(f"no receipt with use = fit for lane {lane_name!r}; {nearest(lane_name, known)}")
     cells = resolve_receipts(chosen, roots)
     with worker_pool(workers) as executor:
-        result = fit_lanes(cells, name=name, seed=seed, executor=executor, mcmc_steps=mcmc_steps)
+        result = fit_lanes(cells, name=name, seed=seed, executor=executor, mcmc_steps=mcmc_steps, share=max_share)
     if output is not None:
         if output.suffix == ".json":
             if len(result.calibrations) > 1:

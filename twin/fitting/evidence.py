@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from twin.errors import ReceiptError
 from twin.fitting.receipts import MAX_BYTES, Receipt
-from twin.lane.catalogue import build, read_toml
+from twin.lane.catalogue import NAME, build, read_toml
 from twin.lane.sourced import Strict
 
 EVIDENCE_COLUMNS = {
@@ -35,6 +35,13 @@ EVIDENCE_COLUMNS = {
     "step_ms",
     "tok_s_aggregate",
 }
+
+
+_REPEATED_GROUP = re.compile(r"\)[*+{?]")
+_REPEAT = re.compile(r"[*+{]")
+#: a pattern sees so much of a cell; with at most `MAX_REPEATS` repeats that keeps a search short
+MAX_SEARCHED = 500
+MAX_REPEATS = 3
 
 
 class Rule(Strict):
@@ -58,6 +65,32 @@ class Rule(Strict):
     prefill: bool = True
     prompts: Literal["", "unrelated", "similar", "same"] = ""
     use: Literal["fit", "validate"] = "fit"
+
+    @field_validator("lane")
+    @classmethod
+    def _lane_is_a_name(cls, lane: str) -> str:
+        # It becomes the name of a file.
+        if lane and not NAME.fullmatch(lane):
+            raise ValueError(f"{lane[:80]!r} is no name of a lane; expected letters, digits, dots and dashes")
+        return lane
+
+    @field_validator("match", "workloads")
+    @classmethod
+    def _patterns_end(cls, patterns: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        for pattern in patterns.values() if info.field_name == "match" else patterns:
+            try:
+                re.compile(pattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise ValueError(f"{pattern[:80]!r} is no regular expression ({error})") from None
+            if (
+                len(pattern) > MAX_SEARCHED
+                or _REPEATED_GROUP.search(pattern)
+                or len(_REPEAT.findall(pattern)) > MAX_REPEATS
+            ):
+                raise ValueError(
+                    f"{pattern[:80]!r} could search for ever; expected no repeated group and at most {MAX_REPEATS} of * + {{"
+                )
+        return patterns
 
 
 class Rules(Strict):
@@ -114,7 +147,11 @@ def clean(table: Path, rules: Sequence[Rule]) -> tuple[list[Receipt], list[LogLi
         if rule.exclude:
             log.append(LogLine(ident, rule.lane, 0, rule.exclude))
             continue
-        made, reason = _receipts(ident, row, rule)
+        try:
+            made, reason = _receipts(ident, row, rule)
+        except ValidationError as error:  # what the row states is outside what a receipt can be
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            made, reason = [], f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
         receipts += made
         log.append(LogLine(ident, rule.lane, len(made), reason))
     return receipts, log
@@ -123,7 +160,7 @@ def clean(table: Path, rules: Sequence[Rule]) -> tuple[list[Receipt], list[LogLi
 def _matches(rule: Rule, row: dict[str, str]) -> bool:
     if rule.ids and not any(row.get("id", "").startswith(prefix) for prefix in rule.ids):
         return False
-    return all(re.search(pattern, row.get(column, "")) for column, pattern in rule.match.items())
+    return all(re.search(pattern, row.get(column, "")[:MAX_SEARCHED]) for column, pattern in rule.match.items())
 
 
 def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt], str]:
@@ -137,7 +174,12 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
     if streams is None or streams != int(streams):
         return [], f"concurrency is {row.get('concurrency', '')!r}, not one number"
     traffic = next(
-        (name for pattern, name in rule.workloads.items() if re.search(pattern, row.get("workload", ""))), rule.traffic
+        (
+            name
+            for pattern, name in rule.workloads.items()
+            if re.search(pattern, row.get("workload", "")[:MAX_SEARCHED])
+        ),
+        rule.traffic,
     )
     kept = _number(row.get("tokens_per_step", "")) if k else None
     if k and kept is None:

@@ -1,14 +1,10 @@
 """`twin fit`: receipts in, one calibration a lane out.
 
 Maximum a posteriori by bounded least squares on log factors, several starts. Step totals identify only a few
-combinations
-of stages, so every coefficient has a prior and the fit says how many parameters the receipts determine: the effective
-number
-is the trace of I - (posterior covariance)(prior covariance)^-1 (Tarantola 2005, section 3.2.3: the resolution
-operator), and a parameter whose
-variance the receipts hardly shrank is called prior-dominated. Covariance is from the Jacobian (Laplace), widened when
-the receipts scatter more
-than their stated noise.
+combinations of stages, so every coefficient has a prior, the fit says how many parameters the receipts determine (the
+trace of the resolution operator; Tarantola 2005, section 3.2.3), keeps that number below a third of the receipts
+(`parsimony`), and calls a parameter whose answer comes from its prior prior-dominated. Covariance is from the Jacobian
+(Laplace), widened when the receipts scatter more than their stated noise.
 """
 
 from __future__ import annotations
@@ -25,6 +21,7 @@ from twin.errors import CalibrationError
 from twin.fitting.calibration import SCHEMA_VERSION, CalibratedRange, Calibration, FittedParameter
 from twin.fitting.cells import ReceiptCell
 from twin.fitting.objective import Objective
+from twin.fitting.parsimony import MAX_SHARE, Directions, within
 from twin.fitting.receipts import ROUTING_QUANTITIES, Receipt, receipts_csv
 from twin.lane.lane import Lane
 from twin.step.coefficients import ROUTING_PREFIX, coefficients
@@ -32,6 +29,8 @@ from twin.step.coefficients import ROUTING_PREFIX, coefficients
 Array = npt.NDArray[np.float64]
 STARTS = 3
 _NOT_STEPS = ("ttft", "prefill_tok_s", *ROUTING_QUANTITIES)
+#: Rounds of finding the directions of a fit that reaches its limit.
+TRIES = 6
 #: A parameter counts as moved by the data when they took at least this share of its prior variance away.
 MOVED_SHARE = 0.3
 #: What the engine's own model leaves open even where receipts agree with it perfectly.
@@ -69,10 +68,10 @@ class FitResult:
 
 def fit_receipts(
     cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, prior: Mapping[str, tuple[float, float]] | None = None, starts: int = STARTS,
-    mcmc_steps: int = 0,
+    mcmc_steps: int = 0, share: float = MAX_SHARE,
 ) -> FitResult:  # fmt: skip
     """Fit the lanes of `cells` together. `prior` overrides (mean, sd) of log factors by key (what other lanes have
-    learnt).
+    learnt). Fitted parameters stay below `share` of the receipts.
     With `mcmc_steps` the Laplace posterior is replaced by an ensemble sampler's.
 
     Raises CalibrationError when there is nothing to fit.
@@ -82,15 +81,16 @@ def fit_receipts(
             "no receipt to fit: none has use = fit for this lane; `twin fit` takes CSV files of receipts."
         )
     objective = Objective(cells, prior=prior)
-    theta, agree = _solve(objective, seed, starts=starts)
-    jacobian = objective.jacobian(theta)
+    theta, agree, directions = _solve_within(
+        objective, seed, starts=starts, limit=np.inf if mcmc_steps else share * len(cells)
+    )
+    jacobian = objective.jacobian(theta)[: len(cells)] * objective.prior_sd
     z = objective.standardised(theta)
-    posterior: Array = np.asarray(np.linalg.inv(jacobian.T @ jacobian), dtype=np.float64)
-    resolution = 1.0 - np.diag(posterior) / objective.prior_sd**2
+    resolution = directions.resolution(jacobian)
     effective = float(np.sum(resolution))
     chi_square = float(np.sum(z**2) / max(1.0, len(cells) - effective))
     robust = float(np.sum(np.minimum(np.abs(z), 3.0) ** 2) / max(1.0, len(cells) - effective))
-    covariance = _widened(posterior, objective.prior_sd, max(1.0, robust))
+    covariance = directions.covariance(jacobian, max(1.0, robust)) * np.outer(objective.prior_sd, objective.prior_sd)
     if mcmc_steps:
         from twin.fitting.mcmc import sample_posterior
 
@@ -98,7 +98,7 @@ def fit_receipts(
         z = objective.standardised(theta)
     predicted = objective.predictions(theta)
     residuals = tuple(Residual(c, float(p), float(s)) for c, p, s in zip(cells, predicted, z, strict=True))
-    singular = np.linalg.svd(jacobian[: len(cells)] * objective.prior_sd, compute_uv=False)
+    singular = np.linalg.svd(jacobian, compute_uv=False)
     lanes = {lane.name: lane for cell in cells for lane in cell.lanes}
     fitted = _Fitted(objective, theta, covariance, resolution, residuals)
     calibrations = {name_of: _calibration(lane, fitted, name or name_of, seed) for name_of, lane in lanes.items()}
@@ -115,12 +115,6 @@ class _Fitted:
     residuals: tuple[Residual, ...]
 
 
-def _widened(posterior: Array, prior_sd: Array, inflation: float) -> Array:
-    """Widen what the data determined by `inflation`, and nothing beyond its prior: (C^-1 - P^-1)/inflation + P^-1."""
-    prior = np.diag(1.0 / prior_sd**2)
-    return np.asarray(np.linalg.inv((np.linalg.inv(posterior) - prior) / inflation + prior))
-
-
 def fit_lanes(
     cells: Sequence[ReceiptCell],
     *,
@@ -128,6 +122,7 @@ def fit_lanes(
     seed: int = 0,
     executor: Executor | None = None,
     mcmc_steps: int = 0,
+    share: float = MAX_SHARE,
 ) -> FitResult:
     """Fit every lane of `cells` with what its parts have learnt on other lanes.
 
@@ -138,14 +133,17 @@ def fit_lanes(
     groups = _groups(cells)
     run = map if executor is None else executor.map
     if len(groups) == 1:
-        return fit_receipts(cells, name=name, seed=seed, mcmc_steps=mcmc_steps)
-    first = list(run(_fit_group, [(group, "", seed, None, 1, 0) for group in groups]))
+        return fit_receipts(cells, name=name, seed=seed, mcmc_steps=mcmc_steps, share=share)
+    first = list(run(_fit_group, [(group, "", seed, None, 1, 0, share) for group in groups]))
     known = [c for result in first for c in result.calibrations.values()]
     priors = [learnt([c for c in known if c.lane not in result.calibrations]) for result in first]
     second = list(
         run(
             _fit_group,
-            [(group, name, seed, prior, STARTS, mcmc_steps) for group, prior in zip(groups, priors, strict=True)],
+            [
+                (group, name, seed, prior, STARTS, mcmc_steps, share)
+                for group, prior in zip(groups, priors, strict=True)
+            ],
         )
     )
     calibrations = {lane: c for result in second for lane, c in result.calibrations.items()}
@@ -160,10 +158,10 @@ def fit_lanes(
 
 
 def _fit_group(
-    item: tuple[list[ReceiptCell], str, int, Mapping[str, tuple[float, float]] | None, int, int],
+    item: tuple[list[ReceiptCell], str, int, Mapping[str, tuple[float, float]] | None, int, int, float],
 ) -> FitResult:
-    cells, name, seed, prior, starts, mcmc_steps = item
-    return fit_receipts(cells, name=name, seed=seed, prior=prior, starts=starts, mcmc_steps=mcmc_steps)
+    cells, name, seed, prior, starts, mcmc_steps, share = item
+    return fit_receipts(cells, name=name, seed=seed, prior=prior, starts=starts, mcmc_steps=mcmc_steps, share=share)
 
 
 def _groups(cells: Sequence[ReceiptCell]) -> list[list[ReceiptCell]]:
@@ -198,28 +196,50 @@ def learnt(calibrations: Sequence[Calibration]) -> dict[str, tuple[float, float]
     return out
 
 
-def _solve(objective: Objective, seed: int, starts: int) -> tuple[Array, bool]:
+def _solve_within(objective: Objective, seed: int, *, starts: int, limit: float) -> tuple[Array, bool, Directions]:
+    """The fit along the directions its receipts may determine. The model is not linear: chosen at the full fit, checked
+    at the one within.
+    """
+    every = Directions.every(len(objective.prior_sd))
+    theta, agree = _solve(objective, every, seed, starts=starts)
+
+    def whitened(at: Array) -> Array:
+        return np.asarray(objective.jacobian(at)[: len(objective.cells)] * objective.prior_sd)
+
+    directions, asked = every, limit
+    for _ in range(TRIES):
+        jacobian = whitened(theta)
+        if float(np.sum(directions.resolution(jacobian))) < limit:
+            break
+        asked *= 0.98
+        directions = within(jacobian, asked)
+        theta, agree = _solve(objective, directions, seed, starts=starts)
+    return theta, agree, directions
+
+
+def _solve(objective: Objective, directions: Directions, seed: int, *, starts: int) -> tuple[Array, bool]:
     from scipy.optimize import least_squares
 
-    sd, mean = objective.prior_sd, objective.prior_mean
-    if not len(sd):
+    mean = objective.prior_mean
+    along = objective.prior_sd[:, None] * directions.basis
+    count, receipts = along.shape[1], len(objective.cells)
+    if not count:
         return mean, True
+
+    def residuals(x: Array) -> Array:
+        return np.concatenate([objective.residuals(mean + along @ x)[:receipts], x])
+
+    def jacobian(x: Array) -> Array:
+        return np.vstack([objective.jacobian(mean + along @ x)[:receipts] @ along, np.eye(count)])
+
     rng = np.random.default_rng([seed, 7])
     found = []
     for start in range(starts):
-        x0 = mean + (0.0 if start == 0 else 0.7 * sd * rng.standard_normal(len(sd)))
-        low, high = mean - 5.0 * sd, mean + 5.0 * sd
+        x0 = 0.0 if start == 0 else 0.7 * rng.standard_normal(count)
         result = least_squares(
-            objective.residuals,
-            np.clip(x0, low, high),
-            jac=objective.jacobian,
-            bounds=(low, high),
-            x_scale=sd,
-            max_nfev=40,
-            xtol=1e-7,
-            ftol=1e-7,
+            residuals, np.zeros(count) + x0, jac=jacobian, bounds=(-5.0, 5.0), max_nfev=40, xtol=1e-7, ftol=1e-7
         )
-        found.append((float(result.cost), np.asarray(result.x)))
+        found.append((float(result.cost), mean + along @ result.x))
     best = min(found, key=lambda item: item[0])
     agree = all(cost <= best[0] * 1.02 + 0.05 for cost, _ in found)
     return best[1], agree
@@ -249,7 +269,7 @@ def _calibration(lane: Lane, fitted: _Fitted, name: str, seed: int) -> Calibrati
     effective = float(np.sum(fitted.resolution[rows]))
     return Calibration(
         schema_version=SCHEMA_VERSION, name=name, lane=lane.name, seed=seed, parameters=parameters,
-        covariance=[[_short(v) for v in row] for row in covariance.tolist()], receipts=len(own), fitted_parameters=_short(round(effective, 1)),
+        covariance=[[_short(v) for v in row] for row in covariance.tolist()], receipts=len(own), fitted_parameters=_short(round(effective, 3)),
         receipt_ids=[r.id for r in receipts], inputs_sha256=hashlib.sha256(receipts_csv(receipts).encode()).hexdigest(),
         chi_square_per_degree=_short(float(np.sum(z**2) / max(1.0, len(own) - effective))),
         residual_log_sd=_short(_residual_log_sd(own)), range=_range(here) if here else None,
