@@ -124,20 +124,6 @@ def test_power_law_loads_add_up_and_are_reproducible() -> None:
     assert power_law_workload(EXPERTS, TOP_K, 1024, 8, 1.01) <= 48
 
 
-def test_rtx_pro_6000_table_by_activated_experts() -> None:
-    # LLMServingSim profiler/perf/RTXPRO6000, Qwen3-30B-A3B bf16, 9.4 MB an expert.
-    rows = np.loadtxt(DATA / "rtx6000_moe.csv", delimiter=",", skiprows=1)
-    tokens, experts, time_s = rows[:, 0], rows[:, 1], rows[:, 2] * 1e-6
-    # Eight experts are 75 MB and stay in the card's 128 MB L2 between repetitions; beyond 512 tokens arithmetic
-    # overlaps the reads. Both are no reads of memory, and not what the law is about.
-    use = (experts >= 16) & (tokens <= 512)
-    law = fit_kernel(experts[use], tokens[use], time_s[use])
-    assert np.abs(law.time_s(experts[use], tokens[use]) / time_s[use] - 1.0).max() < 0.08
-    assert use.sum() == 30
-    assert law.per_expert_s == pytest.approx(6.29e-6, rel=0.02)
-    assert 9.437e6 / law.per_expert_s == pytest.approx(1.51e12, rel=0.02)  # 84 % of 1.79 TB/s
-
-
 def test_gb300_layer_law() -> None:
     # fizban007 DETAILS.md: one layer of DeepSeek-V4.1-Flash, 36.8, 149.8 and 742.2 us at 1, 8 and 64 tokens of random
     # routing: 19.6 us + unique x 18.8 MB / 6.56 TB/s within 3 %.
