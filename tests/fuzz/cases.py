@@ -12,7 +12,9 @@ import click
 
 from twin.cli.main import cli
 
+from .listening import board_requests, endpoint_requests, replies
 from .mutate import NUMBERS, WORDS, mutated
+from .servers import Reply
 
 ROOT = Path(__file__).resolve().parents[2]
 LANES = (
@@ -26,32 +28,37 @@ LANES = (
     "mixtral-8x7b-h100x2",
 )
 TRAFFIC = ("code", "prose", "math", "mixed", "pooled")
-#: commands that listen, follow a live server, or fit everything: they have fuzz tests of their own
-LEFT_OUT = frozenset({"serve", "board", "watch", "receipts"})
+#: drawn by kinds of their own, with the other end of the socket
+NETWORKED = frozenset({"serve", "board", "watch"})
 #: commands that take a second and more: drawn less often
 SLOW = frozenset({"plan", "levers", "report", "fit", "validate", "suggest", "sweep", "simulate", "explain", "check"})
 
 
 @dataclass
 class Case:
-    """`words` of the command line; `{dir}` in a word is the folder that holds `files`."""
+    """`words` of the command line; `{dir}` in a word is the folder that holds `files`, `{url}` the server with `replies`.
+
+    `requests` are what clients send to the server that the command starts.
+    """
 
     kind: str
     words: list[str]
     files: dict[str, bytes] = field(default_factory=dict)
     names: str = ""  # what a refusal must mention
+    replies: list[Reply] = field(default_factory=list)
+    requests: list[bytes] = field(default_factory=list)
 
 
 @lru_cache(maxsize=1)
 def _commands() -> dict[str, click.Command]:
     context = click.Context(cli)
     found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
-    return {name: command for name, command in found.items() if command is not None and name not in LEFT_OUT}
+    return {name: command for name, command in found.items() if command is not None}
 
 
 @lru_cache(maxsize=64)
 def _texts(pattern: str) -> list[tuple[str, str]]:
-    paths = sorted(p for p in ROOT.glob(pattern) if p.is_file() and p.stat().st_size < 300_000)
+    paths = sorted(p for p in ROOT.glob(pattern) if p.is_file() and p.stat().st_size < 500_000)
     return [(p.name, p.read_text(encoding="utf-8", errors="replace")) for p in paths]
 
 
@@ -63,21 +70,30 @@ def make_case(seed: int, number: int) -> Case:
 
 def _flags(rng: random.Random) -> Case:
     commands = _commands()
-    quick = [name for name in commands if name not in SLOW]
-    name = rng.choice(list(commands) if rng.random() < 0.15 else quick)
+    quick = [name for name in commands if name not in SLOW | NETWORKED]
+    alone = [name for name in commands if name not in NETWORKED]
+    name = rng.choice(alone if rng.random() < 0.15 else quick)
     words, command = [name], commands[name]
     if isinstance(command, click.Group):
         sub = rng.choice(sorted(command.commands))
         words, command = [name, sub], command.commands[sub]
-    for parameter in command.params:
-        required = parameter.required or parameter.name in ("lane_name", "rate", "study_file")
-        if rng.random() < (0.9 if required else 0.25):
-            words += _given(parameter, rng)
+    words += _options(command, rng)
     # Without a table these two go through every receipt there is, which takes minutes and reads nothing hostile.
     words += {"validate": ["--receipts", "{dir}/none.csv"], "fit": ["{dir}/none.csv"]}.get(name, [])
     if rng.random() < 0.1:
         words.insert(rng.randrange(len(words) + 1), rng.choice(WORDS))
     return Case(f"flags {name}", words)
+
+
+def _options(command: click.Command, rng: random.Random, skip: frozenset[str] = frozenset()) -> list[str]:
+    words: list[str] = []
+    for parameter in command.params:
+        if parameter.name in skip:
+            continue
+        required = parameter.required or parameter.name in ("lane_name", "rate", "study_file")
+        if rng.random() < (0.9 if required else 0.25):
+            words += _given(parameter, rng)
+    return words
 
 
 def _given(parameter: click.Parameter, rng: random.Random) -> list[str]:
@@ -212,7 +228,93 @@ def _rerun(rng: random.Random) -> Case:
     return Case("rerun", ["rerun", "{dir}/r.json"], {"r.json": mutated(text, rng)})
 
 
+def _clean(rng: random.Random) -> Case:
+    table, rules = (_texts(f"calibration/evidence/{name}")[0][1] for name in ("receipts.csv", "rules.toml"))
+    lines = table.splitlines(keepends=True)
+    start = rng.randrange(1, len(lines))
+    table = "".join([lines[0], *lines[start : start + rng.randrange(1, 12)]])
+    files = {
+        "runs.csv": mutated(table, rng),
+        "rules.toml": mutated(rules, rng) if rng.random() < 0.5 else rules.encode(),
+    }
+    words = [
+        "receipts",
+        "clean",
+        "{dir}/runs.csv",
+        "-o",
+        "{dir}/out",
+        *rng.choice([[], ["--json"], ["--log", "{dir}/log.csv"]]),
+    ]
+    return Case("clean", words, files)
+
+
+# A port that is taken, too large or no number; 0 takes a free one and lets the server start.
+_PORTS = ("0", "0", "0", "65536", "-1", "x", "", "1e3", "9" * 30)
+
+
+def _port_and_host(rng: random.Random) -> list[str]:
+    host = (
+        []
+        if rng.random() < 0.8
+        else ["--host", rng.choice([*WORDS, "::1", "localhost", "256.0.0.1", "127.0.0.1 ", "a" * 80 + ".b"])]
+    )
+    return ["--port", rng.choice(_PORTS), *host]
+
+
+def _serve(rng: random.Random) -> Case:
+    words = ["serve", "--lane", rng.choice(LANES), "--speed", rng.choice(["max", "max", "1000", "0", "nan", "1e6"])]
+    if rng.random() < 0.5:
+        words += _options(_commands()["serve"], rng, frozenset({"host", "port", "lane_name", "speed"}))
+    return Case("serve", [*words, *_port_and_host(rng)], requests=endpoint_requests(rng))
+
+
+def _board(rng: random.Random) -> Case:
+    words = ["board"]
+    if rng.random() < 0.4:
+        words += _options(_commands()["board"], rng, frozenset({"host", "port"}))
+    return Case("board", [*words, *_port_and_host(rng)], requests=board_requests(rng))
+
+
+def _watch(rng: random.Random) -> Case:
+    url = (
+        rng.choice(["{url}", "http://{url}/v1", "http://{url}/metrics"])
+        if rng.random() < 0.85
+        else rng.choice(
+            [*WORDS, "http://[", "file:///etc/passwd", "ftp://x", "http://127.0.0.1:99999", "http://user:pass@{url}/"]
+        )
+    )
+    words = [
+        "watch",
+        url,
+        "--lane",
+        rng.choice(LANES),
+        "--once",
+        "--timeout",
+        rng.choice(["0.1 s", "0.1 s", "100 ms", "0 s", "nan s", "1e300 s"]),
+    ]
+    words += [
+        "--interval",
+        rng.choice(["10 ms", "10 ms", "10 ms", "0 s", "-1 s", "nan s", "1e300 s", "1e-300 s", "8 parsecs"]),
+    ]
+    words += rng.choice(
+        [
+            [],
+            [],
+            ["--json"],
+            ["--record", "{dir}/r.csv"],
+            ["--refit", "{dir}/out.json"],
+            ["--prometheus", rng.choice(_PORTS)],
+        ]
+    )
+    if rng.random() < 0.3:
+        skip = frozenset(
+            {"url", "lane_name", "once", "duration", "timeout", "interval", "record", "refit", "port", "as_json"}
+        )
+        words += _options(_commands()["watch"], rng, skip)
+    return Case("watch", words, replies=replies(rng))
+
+
 _KINDS: Sequence[Callable[[random.Random], Case]] = (
-    _flags, _catalogue, _traffic, _calibration, _receipts, _import, _study, _counts, _rerun,
+    _flags, _catalogue, _traffic, _calibration, _receipts, _import, _study, _counts, _rerun, _clean, _serve, _board, _watch,
 )  # fmt: skip
-_WEIGHTS = (36, 16, 10, 10, 8, 10, 2, 4, 4)
+_WEIGHTS = (36, 16, 10, 10, 8, 10, 2, 4, 4, 4, 2, 2, 3)

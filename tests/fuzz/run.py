@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import resource
 import shutil
 import signal
@@ -18,8 +19,11 @@ from pathlib import Path
 from twin.cli.main import main
 
 from .cases import Case, make_case
+from .servers import clients, hostile, small_world
 
 LIMIT_S = 300
+#: what drives a terminal, C0 and C1 without tab and line ends
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 class TooLong(BaseException):
@@ -40,21 +44,34 @@ def _limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def _filled(word: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
+
+
 def run_case(case: Case) -> str | None:
     """What is wrong with the program's behaviour, or None."""
     folder = Path(tempfile.mkdtemp(prefix="twin-fuzz-"))
     before, argv = Path.cwd(), sys.argv
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code: object = None
+    wrong: list[str] = []
     try:
         for name, data in case.files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         os.chdir(folder)
-        # A NUL cannot be in an argument: the system ends it there.
-        sys.argv = ["twin", *(w.replace("{dir}", str(folder)).replace("\x00", "") for w in case.words)]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _limit(LIMIT_S):
+        with contextlib.ExitStack() as world:
+            world.enter_context(small_world())
+            filled = {"{dir}": str(folder), "\x00": ""}  # a NUL cannot be in an argument: the system ends it there
+            if any("{url}" in word for word in case.words):
+                filled["{url}"] = world.enter_context(hostile(case.replies))
+            world.enter_context(clients(case.requests, wrong))
+            sys.argv = ["twin", *(_filled(word, filled) for word in case.words)]
+            for stream in (contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _limit(LIMIT_S)):
+                world.enter_context(stream)
             main()
     except SystemExit as stop:
         code = stop.code if stop.code is not None else 0
@@ -67,10 +84,14 @@ def run_case(case: Case) -> str | None:
         os.chdir(before)
         shutil.rmtree(folder, ignore_errors=True)
     said, printed = (stream.buffer.getvalue().decode("utf-8", "replace") for stream in (err, out))
+    if wrong:
+        return "\n".join([*wrong, said[-3000:]])
     if code not in (0, 1, 2, 3):
         return f"exit code {code!r}"
     if "Traceback" in said or "Traceback" in printed:
-        return "a traceback was printed"
+        return f"a traceback was printed: {(said + printed)[-3000:]}"
+    if _CONTROL.search(said + printed):
+        return f"what a file or server says reaches the terminal unescaped: {(said + printed)[-500:]!r}"
     if code != 0 and not said.strip():
         return f"exit code {code} without a reason"
     if code == 1 and case.names and case.names not in said:

@@ -21,9 +21,10 @@ def test_no_traceback_and_a_known_exit_code(first: int) -> None:
 
 def test_a_number_gives_the_same_case_and_every_kind_is_drawn() -> None:
     assert make_case(3, 17) == make_case(3, 17)
-    kinds = collections.Counter(make_case(0, n).kind.split()[0] for n in range(400))
+    kinds = collections.Counter(make_case(0, n).kind.split()[0] for n in range(600))
     assert set(kinds) == {
-        "flags", "catalogue", "traffic", "calibration", "receipts", "import", "study", "counts", "rerun"
+        "flags", "catalogue", "traffic", "calibration", "receipts", "import", "study", "counts", "rerun",
+        "clean", "serve", "board", "watch",
     }  # fmt: skip
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from twin.cli.main import cli
+from fuzz.cases import Case
+from fuzz.run import run_case
+from fuzz.servers import Reply, hostile, small_world
+from twin.cli.main import cli, main
 from twin.errors import TwinError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,3 +73,120 @@ def test_a_hot_map_of_a_great_many_empty_layers(tmp_path: Path) -> None:
     path = tmp_path / "map.json"
     path.write_text(json.dumps({"kind": "hot_map", "schema_version": 1, "experts": 1 << 20, "hot": [[]] * 100_000}))
     assert str(path) in refusal("placement", counts, "--top-k", "2", "--map", path)
+
+
+def said(*words: str, replies: tuple[Reply, ...] = ()) -> str:
+    """What the program prints, through its entry point, with `{url}` as a server of `replies`."""
+    out = io.StringIO()
+    with hostile(replies) as url, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), small_world():
+        argv, sys.argv = sys.argv, ["twin", *(word.replace("{url}", url) for word in words)]
+        try:
+            main()
+        except SystemExit:
+            pass
+        finally:
+            sys.argv = argv
+    return out.getvalue()
+
+
+WATCH = ("watch", "{url}", "--lane", "tp4", "--once", "--timeout", "0.2 s", "--interval", "10 ms")
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (Reply(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 4000, "trickle"), "took longer than 0.2 s"),
+        (Reply(b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * 4000, "trickle"), "took longer than 0.2 s"),
+        (Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\nvllm:x 1"), "cut off, 82 bytes"),
+        (Reply(b"HTTP/1.1 302 F\r\nLocation: ftp://127.0.0.1/x\r\n\r\n"), "sends to 'ftp:"),
+        (Reply(b"HTTP/1.1 302 F\r\nLocation: file:///etc/passwd\r\n\r\n"), "not allowed"),
+        (Reply(b"HTTP/1.1 302 F\r\nLocation: http://[\r\n\r\n"), "Invalid IPv6"),
+        (Reply(b"HTTP/1.1 404 \x1b[31m\r\n\r\n"), "HTTP 404"),
+        (Reply(b"HTTP/1.1 200 OK\r\n\r\n" + b"vllm:x 1\n" * 4000, "flood"), "larger than 32 MiB"),
+    ],
+    ids=["slow head", "slow body", "cut off", "to ftp", "to a file", "to nowhere", "escape sequence", "flood"],
+)
+def test_a_watched_server_that_answers_badly(reply: Reply, reason: str) -> None:
+    text = said(*WATCH, replies=(reply,))
+    assert reason in text and "no interval could be compared" in text
+    assert "Traceback" not in text and "\x1b" not in text and "passwd:" not in text
+
+
+@pytest.mark.parametrize("flag", ["--timeout", "--interval", "--for", "--false-alarm-every"])
+@pytest.mark.parametrize("value", ["1e300 s", "0 s", "-1 s", "1e-300 s"])
+def test_times_of_a_watch_that_no_clock_has(flag: str, value: str) -> None:
+    assert f"{flag} '{value}': expected a time from 1 ms" in refusal(
+        "watch", "127.0.0.1:1", "--lane", "tp4", flag, value
+    )
+
+
+@pytest.mark.parametrize("url", ["日本語", "http://\u202ex", "http://a b", "ftp://x", "file:///etc/passwd"])
+def test_addresses_that_are_none(url: str) -> None:
+    assert "is not the address of a server" in refusal("watch", url, "--lane", "tp4", "--once")
+
+
+@pytest.mark.parametrize("command", [("serve", "--lane", "tp4"), ("board",)])
+@pytest.mark.parametrize("host", ["..3", "a" * 80 + ".b"])
+def test_hosts_that_are_none(command: tuple[str, ...], host: str) -> None:
+    assert "cannot listen on" in refusal(*command, "--port", "0", "--host", host)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_origin_that_is_no_address_is_another_page() -> None:
+    request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://[\r\n\r\n"
+    assert run_case(Case("board", ["board", "--port", "0"], requests=[request])) is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_client_that_leaves_before_its_body_is_sent() -> None:
+    request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{"
+    words = ["serve", "--lane", "tp4", "--port", "0", "--speed", "max"]
+    assert run_case(Case("serve", words, requests=[request])) is None
+
+
+def cleaned(tmp_path: Path, row: str, rule: str) -> str:
+    """The log of `twin receipts clean` for one row, or its refusal."""
+    (tmp_path / "runs.csv").write_text("id,lane,k,workload,concurrency,step_ms,tok_s_aggregate,notes\n" + row)
+    (tmp_path / "rules.toml").write_text("[[rule]]\n" + rule)
+    words = [
+        "receipts",
+        "clean",
+        tmp_path / "runs.csv",
+        "-o",
+        tmp_path / "out",
+        "--log",
+        tmp_path / "log.csv",
+        "--force",
+    ]
+    result = CliRunner().invoke(cli, [str(w) for w in words])
+    assert result.exception is None or isinstance(result.exception, TwinError), result.exception
+    return str(result.exception) if result.exception else (tmp_path / "log.csv").read_text()
+
+
+def test_a_row_outside_what_a_receipt_can_be_is_logged(tmp_path: Path) -> None:
+    assert "a,tp4,0,k: Input should be" in cleaned(tmp_path, "a,x,18446744073709551616,w,1,5\n", 'lane = "tp4"')
+    assert 'a,tp4,0,"k is' in cleaned(tmp_path, f"a,x,{'9' * 400},w,1,5\n", 'lane = "tp4"')
+    assert "a,tp4,0," in cleaned(tmp_path, "a,x,0,w,1,,0\n", 'lane = "tp4"')
+    assert "a,tp4," in cleaned(tmp_path, "a,x,3,w,1,5,,drafted 0 accepted 7\n", 'lane = "tp4"')
+
+
+@pytest.mark.parametrize("lane", ["../../out", "a/b", ".hidden"])
+def test_a_lane_of_a_rule_that_would_leave_the_folder(tmp_path: Path, lane: str) -> None:
+    assert "is no name of a lane" in cleaned(tmp_path, "a,x,3,w,1,5\n", f'lane = "{lane}"')
+
+
+@pytest.mark.parametrize("pattern", ["(", "(a+)+$", "a*a*a*a*b", "x" * 501])
+def test_a_pattern_of_a_rule_that_cannot_be_searched(tmp_path: Path, pattern: str) -> None:
+    said = cleaned(tmp_path, "a,x,3,w,1,5\n", f'lane = "tp4"\nmatch = {{ workload = "{pattern}" }}')
+    assert "match" in said and ("no regular expression" in said or "for ever" in said)
+
+
+def test_a_note_cannot_drive_the_terminal(catalogue: Path) -> None:
+    path = catalogue / "hardware" / "lanes" / "mine.toml"
+    text = (ROOT / "hardware" / "lanes" / "tp4.toml").read_text()
+    path.write_text(re.sub(r'title = "', r'title = "\\u001b[2J\\u009b1A', text, count=1))
+    printed = said("show", "mine", "--catalogue", str(catalogue)) + said(
+        "predict", "--lane", "mine", "--catalogue", str(catalogue)
+    )
+    assert "\\x1b[2J\\x9b1A" in printed
+    assert "\x1b" not in printed and "\x9b" not in printed

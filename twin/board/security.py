@@ -70,14 +70,14 @@ class Guard:
         if _name(host) not in self.hosts:
             return 421, f"host {host[:80]!r} is not this server; open it by the address that twin board printed.\n"
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _address(origin) != host.lower():
             return 403, "this request comes from another page; twin board answers its own page only.\n"
         if headers.get(b"sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "this request comes from another site; twin board answers its own page only.\n"
         if len(scope.get("query_string", b"")) > MAX_QUERY_BYTES:
             return 414, f"the address is longer than {MAX_QUERY_BYTES} bytes.\n"
         length = headers.get(b"content-length", "0")
-        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+        if not length.isdecimal() or len(length) > 20 or int(length) > MAX_BODY_BYTES:
             return 413, f"a body has at most {MAX_BODY_BYTES} bytes.\n"
         return None
 
@@ -86,6 +86,14 @@ def _name(host: str) -> str:
     """The name in a Host header, without its port and the brackets of an IPv6 address."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _address(origin: str) -> str:
+    """Host and port of an Origin header; empty, which no Host is, for what is no origin."""
+    try:
+        return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
 

@@ -20,8 +20,8 @@ def command(
 ) -> None:
     """A local page to play with a lane: move k, streams and parts of the box, compare two settings, load receipts."""
     import contextlib
-    import socket
 
+    from twin.endpoint.run import bind
     from twin.errors import TwinError
     from twin.lane.catalogue import catalogue_roots, load_lane
 
@@ -34,13 +34,7 @@ def command(
         raise TwinError("twin board needs the web extra; install it with: pip install 'twin-lane[web]'") from None
     roots = catalogue_roots(catalogue)
     load_lane(lane_name, roots)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        raise TwinError(f"twin board: cannot listen on {host} port {port} ({error.strerror}); try --port 0.") from None
+    listener = bind(host, port)
     if host not in LOOPBACK:
         click.echo(f"warning: {host} can be reached from other machines, and the page has no password.", err=True)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import click
 
 from twin import __version__
+from twin.cli.printable import Printable
 from twin.errors import TwinError, nearest
 
 #: command -> (module with an object `command`, one line for the help page)
@@ -85,6 +87,12 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: a refusal prints its reason and exits with its code, never with a traceback."""
+    out, err = Printable(sys.stdout), Printable(sys.stderr)
+    with contextlib.redirect_stdout(cast(TextIO, out)), contextlib.redirect_stderr(cast(TextIO, err)):
+        _main()
+
+
+def _main() -> None:
     try:
         sys.exit(cli.main(prog_name="twin", standalone_mode=False) or 0)
     except TwinError as error:

@@ -38,7 +38,7 @@ def clean_command(
     from twin.fitting.evidence import clean, log_csv, read_rules
     from twin.fitting.receipts import receipts_csv
 
-    receipts, log = clean(table, read_rules(rules_file or table.with_name("rules.toml")))
+    receipts, log = clean(table, read_rules(rules_file or table.parent / "rules.toml"))
     output.mkdir(parents=True, exist_ok=True)
     for lane in sorted({r.lane for r in receipts}):
         write_text(output / f"{lane}.csv", receipts_csv([r for r in receipts if r.lane == lane]), force=force)

@@ -27,6 +27,7 @@ def command(scenario: str, output: Path | None, pdf: Path | None, force: bool, c
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    from twin.cli.printable import cursor_stream, escaped
     from twin.errors import TwinError
     from twin.files import write_text
     from twin.lane.catalogue import catalogue_roots
@@ -42,9 +43,11 @@ def command(scenario: str, output: Path | None, pdf: Path | None, force: bool, c
             raise TwinError(f"{file}: exists already; give --force to replace it, or another name.")
     asked = read_scenario(path)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(
+        *columns, console=Console(file=cursor_stream()), transient=True, disable=not sys.stderr.isatty()
+    ) as progress:
         task = progress.add_task("scenario", total=None)
-        result = run_scenario(asked, roots, tick=lambda what: progress.update(task, description=what))
+        result = run_scenario(asked, roots, tick=lambda what: progress.update(task, description=escaped(what)))
         progress.update(task, description="page")
         page = report_html(result)
         write_text(target, page, force=force)

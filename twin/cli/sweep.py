@@ -291,8 +291,10 @@ def _progress(cells: int) -> Iterator[Callable[[int], None] | None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+    from twin.cli.printable import cursor_stream
+
     with Progress(
-        BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+        BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(file=cursor_stream()), transient=True
     ) as bar:
         task = bar.add_task("cells", total=cells)
         yield lambda n: bar.advance(task, n)

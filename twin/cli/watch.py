@@ -10,6 +10,8 @@ from twin.cli import options
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
+LONGEST_S = 365 * 86_400.0
+
 
 @click.command("watch")
 @click.argument("url")
@@ -80,8 +82,8 @@ def command(
 
     def seconds(text: str, flag: str) -> float:
         value = parse_quantity(text, "time", where=flag)
-        if value <= 0:
-            raise TwinError(f"{flag} {text!r}: expected a time above 0.")
+        if not 0.001 <= value <= LONGEST_S:
+            raise TwinError(f"{flag} {text!r}: expected a time from 1 ms to {LONGEST_S / 86400:.0f} days.")
         return value
 
     interval_s = seconds(interval, "--interval")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from twin.cli import options as shared
+from twin.cli.printable import cursor_stream, escaped
 
 if TYPE_CHECKING:
     from twin.planning.study import Study
@@ -179,7 +180,7 @@ class Progress:
     """A line on stderr that is rewritten; silent when stderr is not a terminal."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._name = escaped(name)
         self._shown = False
 
     def __enter__(self) -> Callable[[float, int], None]:
@@ -187,11 +188,11 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self._shown:
-            click.echo("\r\033[K", err=True, nl=False)
+            click.echo("\r\033[K", file=cursor_stream(), nl=False)
 
     def _tell(self, now_s: float, ended: int) -> None:
         import sys
 
         if sys.stderr.isatty():
             self._shown = True
-            click.echo(f"\r{self._name}: {now_s:,.0f} s simulated, {ended:,} requests", err=True, nl=False)
+            click.echo(f"\r{self._name}: {now_s:,.0f} s simulated, {ended:,} requests", file=cursor_stream(), nl=False)

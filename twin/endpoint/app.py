@@ -169,14 +169,19 @@ def _report(task: asyncio.Task[None]) -> None:
 
 async def _body(request: Request, most: int) -> bytes:
     """The body, read no further than `most` bytes."""
+    from starlette.requests import ClientDisconnect
+
     error = ApiError(413, f"the body is larger than {most} bytes; shorten the prompt.", code="request_too_large")
     stated = request.headers.get("content-length", "")
-    if stated.isdigit() and int(stated) > most:
+    if stated.isdecimal() and (len(stated) > 20 or int(stated) > most):
         raise error
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise error
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                raise error
+            parts.append(part)
+    except ClientDisconnect:  # nobody reads this answer; it keeps a client that leaves from being logged as a fault
+        raise ApiError(400, "the client left before the end of the body.") from None
     return b"".join(parts)

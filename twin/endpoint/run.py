@@ -45,7 +45,7 @@ def bind(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(family[4])
         sock.listen(2048)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: a host name that none can be
         if sock is not None:
             sock.close()
         reason = getattr(error, "strerror", None) or str(error)

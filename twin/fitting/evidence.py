@@ -184,7 +184,11 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
     kept = _number(row.get("tokens_per_step", "")) if k else None
     if k and kept is None:
         kept = rule.tokens_per_step
-    if k and kept is None and (counted := re.search(r"drafted (\d+) accepted (\d+)", row.get("notes", ""))):
+    if (
+        k
+        and kept is None
+        and (counted := re.search(r"drafted 0*([1-9]\d{,14}) accepted (\d{1,15})", row.get("notes", "")))
+    ):
         kept = 1.0 + int(counted[2]) / (int(counted[1]) / k)
     if kept is not None and not 1.0 <= kept <= k + 1:
         return [], f"{kept:g} tokens per step cannot come of k = {k:g}"
@@ -205,7 +209,7 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
         and step is None
         and inferred is None
         and per_stream is None
-        and rate is not None
+        and rate
         and rule.aggregate_definition != "wall_with_ttft"
     ):
         inferred = 1e3 * streams / rate
@@ -276,9 +280,10 @@ def _rows(row: dict[str, str], rule: Rule, k: int, streams: int, kept: float | N
 def _number(text: str) -> float | None:
     """One number, or the middle of "10.01-10.06"; None for anything else."""
     text = text.replace(",", "").strip().lstrip("~")
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*-\s*(\d+(?:\.\d+)?)", text):
+    if len(text) <= 40 and (match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*-\s*(\d+(?:\.\d+)?)", text)):
         return (float(match[1]) + float(match[2])) / 2
-    return float(text) if re.fullmatch(r"\d+(?:\.\d+)?", text) else None
+    # Twenty digits are more than any cell means, and few enough for every conversion that follows.
+    return float(text) if len(text) <= 20 and re.fullmatch(r"\d+(?:\.\d+)?", text) else None
 
 
 def _found(pattern: str, text: str) -> str:

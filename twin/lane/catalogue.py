@@ -25,7 +25,8 @@ from twin.lane.lane import Lane, LaneFile
 from twin.lane.sourced import Strict
 
 MAX_FILE_BYTES = 1 << 20
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+#: a name of the catalogue, and of a file made for it: no separator, no leading dot
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _PACKAGE = Path(__file__).resolve().parent.parent
 T = TypeVar("T", bound=Strict)
 
@@ -63,7 +64,7 @@ def names(folder: str, roots: Sequence[Path]) -> list[str]:
 def find(folder: str, name: str, roots: Sequence[Path]) -> Path:
     """The file of one catalogue entry. Raises CatalogueError with the nearest names."""
     kind = folder.removesuffix("s")
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise CatalogueError(
             f"{kind} {name!r}: a name has letters, digits, dots and dashes only; {nearest(name, names(folder, roots))}"
         )
