@@ -142,7 +142,7 @@ def _catalogue(rng: random.Random) -> Case:
     folder = rng.choice(["devices", "links", "checkpoints", "engines", "lanes", "lanes"])
     name, text = rng.choice(_texts(f"hardware/{folder}/*.toml"))
     stem = name.removesuffix(".toml")
-    words = ["show", stem, "--catalogue", "{dir}"]
+    words = ["show", folder.removesuffix("s"), stem, "--catalogue", "{dir}"]
     if folder == "lanes":
         words = [
             "predict",

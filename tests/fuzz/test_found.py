@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -184,8 +183,9 @@ def test_a_pattern_of_a_rule_that_cannot_be_searched(tmp_path: Path, pattern: st
 def test_a_note_cannot_drive_the_terminal(catalogue: Path) -> None:
     path = catalogue / "hardware" / "lanes" / "mine.toml"
     text = (ROOT / "hardware" / "lanes" / "tp4.toml").read_text()
-    path.write_text(re.sub(r'title = "', r'title = "\\u001b[2J\\u009b1A', text, count=1))
-    printed = said("show", "mine", "--catalogue", str(catalogue)) + said(
+    text = text.replace('name = "tp4"', 'name = "mine"')
+    path.write_text(text.replace('title = "', 'title = "\\u001b[2J\\u009b1A', 1))
+    printed = said("show", "lane", "mine", "--catalogue", str(catalogue)) + said(
         "predict", "--lane", "mine", "--catalogue", str(catalogue)
     )
     assert "\\x1b[2J\\x9b1A" in printed
