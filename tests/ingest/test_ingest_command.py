@@ -14,6 +14,7 @@ from twin.cli.main import cli
 from twin.errors import TwinError
 from twin.fitting.receipts import read_receipts
 from twin.ingest.registry import READERS
+from twin.ingest.routing_receipts import ROUTING_FORMATS
 
 CONSTRUCTED, REAL = build.FIXTURES / "constructed", build.FIXTURES / "real"
 TP4 = ["--lane", "tp4", "--traffic", "codegen-padded"]
@@ -65,8 +66,8 @@ ROUND_TRIPS: dict[str, tuple[list[Path], list[str]]] = {
 
 
 def test_every_format_has_a_round_trip() -> None:
-    """Routing counts and expert traces hold no time: they give no receipts, and say where they belong."""
-    assert {reader.name for reader in READERS} == set(ROUND_TRIPS) | {"routing-counts", "expert-trace"}
+    """Those of routing counts and expert traces are in test_ingest_routing.py: what they move is no time."""
+    assert {reader.name for reader in READERS} == set(ROUND_TRIPS) | set(ROUTING_FORMATS)
 
 
 @pytest.mark.parametrize("name", sorted(ROUND_TRIPS))
@@ -139,11 +140,6 @@ def test_the_output_is_not_one_of_the_files(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_bytes((REAL / "peer_table_gb10_sweep.csv").read_bytes())
     assert "one of the files to read" in refusal("import", table, "-o", table, "--force", *TP4)
-
-
-def test_routing_files_say_where_they_belong(tmp_path: Path) -> None:
-    message = refusal("import", CONSTRUCTED / "routing_counts.json", "-o", tmp_path / "r.csv", *TP4)
-    assert "no receipt" in message and "twin placement" in message
 
 
 def test_formats_are_listed() -> None:

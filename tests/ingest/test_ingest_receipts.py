@@ -9,8 +9,9 @@ import pytest
 
 from twin.errors import IngestError
 from twin.fitting.receipts import parse_receipts, receipts_csv
+from twin.ingest.fill import Fill
 from twin.ingest.model import Cell, Found
-from twin.ingest.receipts import Fill, receipts_of
+from twin.ingest.receipts import receipts_of
 from twin.ingest.registry import read_file
 
 CONSTRUCTED = build.FIXTURES / "constructed"

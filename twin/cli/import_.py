@@ -47,6 +47,11 @@ from twin.cli import options
     help="What a table's acceptance column holds, where it does not say.",
 )
 @click.option(
+    "--hot-map",
+    type=click.Path(path_type=Path),
+    help="The lane's hot map (of `twin placement --out`): routing counts then give the share of routes outside it.",
+)
+@click.option(
     "--format",
     "format_name",
     metavar="NAME",
@@ -60,6 +65,7 @@ from twin.cli import options
     metavar="SIZE",
     help="Most data to read of one file, after decompression.",
 )
+@options.catalogue
 @options.as_json
 def command(
     files: tuple[Path, ...],
@@ -76,9 +82,11 @@ def command(
     date: str | None,
     tg_is: str | None,
     accept_is: str | None,
+    hot_map: Path | None,
     format_name: str | None,
     list_formats: bool,
     max_size: str,
+    catalogue: str | None,
     as_json: bool,
 ) -> None:
     """Make receipts from FILES: bench results, metrics pages, server logs, tables, traces (plain or gzip).
@@ -90,8 +98,12 @@ def command(
     from twin.files import write_text
     from twin.fitting.receipts import receipts_csv
     from twin.ingest.describe import document, lines
-    from twin.ingest.receipts import Fill, receipts_of
+    from twin.ingest.fill import Fill
+    from twin.ingest.receipts import receipts_of
     from twin.ingest.registry import formats, read_files
+    from twin.ingest.routing_receipts import ROUTING_FORMATS
+    from twin.lane.catalogue import catalogue_roots, load_lane
+    from twin.routing.placement import read_map
     from twin.units import parse_quantity
 
     if list_formats:
@@ -107,7 +119,14 @@ def command(
     found = read_files(
         files, format_name=format_name, max_bytes=max(1, int(parse_quantity(max_size, "bytes", where="--max-size")))
     )
-    fill = Fill(lane, traffic, k, verification, concurrency, context_tokens, checkpoint, engine, date, tg_is, accept_is)
+    box = None
+    if lane is not None and any(one.format in ROUTING_FORMATS for one in found):
+        # What counts say depends on how many experts the lane keeps hot; no other format needs the catalogue.
+        box = load_lane(lane, catalogue_roots(catalogue))
+    fill = Fill(
+        lane, traffic, k, verification, concurrency, context_tokens, checkpoint, engine, date, tg_is, accept_is,
+        box, read_map(hot_map) if hot_map else None,
+    )  # fmt: skip
     receipts = []
     if output is not None or (lane and traffic):
         receipts = receipts_of(found, fill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from twin.fitting.receipts import Receipt
@@ -94,7 +95,6 @@ def document(found: list[Found], receipts: list[Receipt]) -> dict[str, Any]:
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
-    values = {
-        name: value for name, value in vars(cell).items() if value not in (None, "", (), [], {}) and name != "flags"
-    }
+    every = {field.name: getattr(cell, field.name) for field in fields(cell) if field.name != "flags"}
+    values = {name: value for name, value in every.items() if value not in (None, "", (), [], {})}
     return values | {"flags": [{"code": x.code, "text": x.text} for x in cell.flags]}

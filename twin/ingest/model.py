@@ -25,7 +25,7 @@ class Flag:
     text: str
 
 
-@dataclass
+@dataclass(slots=True)
 class Cell:
     """One measured point. Times in seconds, rates in tokens per second, None where the file does not say.
 

@@ -59,6 +59,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "output": (r"gen_tokens|output[ _]tokens|osl|n_gen|tg tokens",),
     "noise": (r"std|stddev|cv|noise",),
 }
+#: results of one table; each becomes a cell
+MAX_CELLS = 50_000
 COLUMNS = {name: re.compile("|".join(f"(?:{p})$" for p in patterns)) for name, patterns in _NAMES.items()}
 _TEST = re.compile(r"^(ctx_)?(pp|tg)\s*([0-9]{1,9})?\s*(?:@\s*d([0-9]{1,9}))?\s*(?:\(c([0-9]{1,6})\))?$")
 
@@ -110,6 +112,8 @@ def read(source: Source) -> Found:
             passed += 1
         else:
             found.cells.append(cell)
+            if len(found.cells) > MAX_CELLS:
+                raise IngestError(f"{source.where}: more than {MAX_CELLS:,} results; split the table by run.")
     _hint(found.cells)
     if passed:
         found.notes.append(f"{passed} rows without a rate passed over")

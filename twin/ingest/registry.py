@@ -10,6 +10,7 @@ from twin.ingest import (
     acceptance_lengths,
     aiperf,
     counter_window,
+    expert_trace,
     inferencex,
     llama_batched,
     llama_bench,
@@ -17,7 +18,7 @@ from twin.ingest import (
     nsys_csv,
     nsys_sqlite,
     peer_table,
-    routing_data,
+    routing_counts,
     sglang_bench,
     sglang_log,
     step_cost,
@@ -50,8 +51,8 @@ READERS: tuple[Reader, ...] = (
     torch_trace.FORMAT,
     nsys_sqlite.FORMAT,
     nsys_csv.FORMAT,
-    routing_data.COUNTS,
-    routing_data.TRACE,
+    routing_counts.FORMAT,
+    expert_trace.FORMAT,
     acceptance_lengths.FORMAT,
 )
 _LOGS = (vllm_log.FORMAT, sglang_log.FORMAT, llama_server_log.FORMAT)

@@ -128,6 +128,21 @@ class Source:
                 yield text.removeprefix("\ufeff") if first else text
                 first = False
 
+    def strict_lines(self) -> Iterator[str]:
+        """Lines of a table as strict UTF-8 text, each with its end as a line feed; carriage returns end lines too."""
+        number = 0
+        with io.TextIOWrapper(self.open(), encoding="utf-8-sig") as stream:
+            try:
+                while line := stream.readline(MAX_LINE_CHARS):
+                    number += 1
+                    if len(line) == MAX_LINE_CHARS:
+                        raise IngestError(
+                            f"{self.where}, line {number}: longer than {MAX_LINE_CHARS // 2**20} MiB; this is no table."
+                        )
+                    yield line
+            except UnicodeDecodeError:
+                raise IngestError(f"{self.where}: not UTF-8 text (after line {number}); save it as UTF-8.") from None
+
     def text(self, limit: int = MAX_DOCUMENT_BYTES) -> str:
         """The whole file as strict UTF-8 text, at most `limit` bytes."""
         with self.open() as stream:

@@ -3,7 +3,8 @@
 Read are CSV or Markdown tables with a column of tokens and one of ms (or s, us, steps per second), JSON objects
 {"8": 21.3, ...} and lists of pairs (milliseconds), and SGLang's cost table and profiling rounds
 (`sample_batch_tokens` / `sample_steps_per_sec`, lines with `batch_tokens` and `steps_per_sec`). A batch of m tokens is
-m = streams x (k + 1): --k gives the streams, --concurrency gives k.
+m = streams x (k + 1): --k gives the streams, --concurrency gives k. Rows are folded while they are read: a log with a
+row a step becomes one cell for each number of tokens, the mean of its rows.
 """
 
 from __future__ import annotations
@@ -51,35 +52,66 @@ def score(head: Head) -> float:
     return 0.85 if tokens and time else 0.3 if tokens or time else 0.0
 
 
+#: different numbers of tokens (and streams); a table of a box has a few hundred
+MAX_CELLS = 20_000
+
+
 def read(source: Source) -> Found:
-    """One cell a row; k and concurrency come from the flags."""
+    """One cell for each number of tokens; k and concurrency come from the flags."""
     found = Found(FORMAT.name, source.where, source.sha256())
+    costs = _Costs(source.where)
     if source.head.lstrip(b"\xef\xbb\xbf \r\n\t")[:1] in (b"{", b"["):
         with JsonStream(source) as stream:
-            _json(stream, source.where, found)
+            _json(stream, costs, found)
     else:
-        _table(source, found)
+        _table(source, costs, found)
+    found.cells = costs.cells()
     if not found.cells:
         raise nothing_inside(source, TITLE, "no row of tokens and time")
     _check(found)
     return found
 
 
-def _add(found: Found, tokens: int, seconds: float, label: str, streams: float | None = None) -> None:
-    if len(found.cells) >= 100_000:
-        raise IngestError(f"{found.where}: more than 100,000 rows; split the table.")
-    if tokens < 1 or not 1e-7 <= seconds <= 1e4:
-        raise IngestError(f"{found.where}, {label}: {tokens} tokens in {seconds:g} s; check the unit.")
-    cell = Cell(label, batch_tokens=tokens, step_s=seconds, step_definition="pass_time")
-    if streams and tokens % int(streams) == 0 and streams == int(streams):
-        cell.concurrency_asked, cell.k = streams, tokens // int(streams) - 1
-    found.cells.append(cell)
+class _Costs:
+    """Running mean and scatter of the time, by tokens of the batch and its streams where the row says them."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self._sums: dict[tuple[int, int], tuple[str, int, float, float]] = {}
+
+    def add(self, tokens: int, seconds: float, label: str, streams: float | None = None) -> None:
+        """One row. Raises IngestError for a time no pass takes."""
+        if tokens < 1 or not 1e-7 <= seconds <= 1e4:
+            raise IngestError(f"{self.where}, {label}: {tokens} tokens in {seconds:g} s; check the unit.")
+        whole_streams = streams and streams == int(streams) and tokens % int(streams) == 0
+        key = tokens, int(streams) if streams and whole_streams else 0
+        first, count, mean, squares = self._sums.get(key, (label, 0, 0.0, 0.0))
+        # Welford's update keeps the scatter of millions of equal rows exact.
+        change = seconds - mean
+        mean += change / (count + 1)
+        self._sums[key] = first, count + 1, mean, squares + change * (seconds - mean)
+        if len(self._sums) > MAX_CELLS:
+            raise IngestError(f"{self.where}: more than {MAX_CELLS:,} different batches; is this a step-cost table?")
+
+    def cells(self) -> list[Cell]:
+        """One cell a batch, in the order of first appearance."""
+        found = []
+        for (tokens, streams), (label, count, mean, squares) in self._sums.items():
+            cell = Cell(label, batch_tokens=tokens, step_s=mean, step_definition="pass_time")
+            if streams:
+                cell.concurrency_asked, cell.k = float(streams), tokens // streams - 1
+            if count > 1:
+                scatter = (squares / (count - 1)) ** 0.5 / mean
+                cell.notes.append(f"mean of {count:,} rows that scatter by {scatter:.1%}")
+            found.append(cell)
+        return found
 
 
-def _json(stream: JsonStream, where: str, found: Found) -> None:
+def _json(stream: JsonStream, costs: _Costs, found: Found) -> None:
+    where = found.where
     if stream.peek() == "[":
         for index in stream.elements():
-            _entry(stream.value(), f"row {index + 1}", where, found)
+            _entry(stream.value(), f"row {index + 1}", costs, found)
         return
     for index in documents(stream):
         raw = stream.value()
@@ -93,20 +125,20 @@ def _json(stream: JsonStream, where: str, found: Found) -> None:
             for m, rate in zip(tokens, rates, strict=True):
                 if rate <= 0 or m != int(m):
                     raise IngestError(f"{where}: {m:g} tokens at {rate:g} steps per second cannot be.")
-                _add(found, int(m), 1.0 / rate, f"{m:g} tokens")
+                costs.add(int(m), 1.0 / rate, f"{m:g} tokens")
             for key in raw.keys() - {"sample_batch_tokens", "sample_steps_per_sec", "max_batch_tokens"}:
                 found.keep(key, raw[key])
         elif "batch_tokens" in raw:
-            _entry(raw, f"line {index + 1}", where, found)
+            _entry(raw, f"line {index + 1}", costs, found)
         else:
             for key, value in raw.items():
                 if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 6):
                     raise IngestError(f"{where}: the key {key[:30]!r} is no number of tokens.")
-                _entry([int(key), value], f"{key} tokens", where, found)
+                _entry([int(key), value], f"{key} tokens", costs, found)
 
 
-def _entry(raw: Any, label: str, where: str, found: Found) -> None:
-    here = f"{where}, {label}"
+def _entry(raw: Any, label: str, costs: _Costs, found: Found) -> None:
+    here = f"{found.where}, {label}"
     if isinstance(raw, dict):
         tokens, rate = (
             whole(raw.get("batch_tokens"), here, "batch_tokens", minimum=1),
@@ -114,19 +146,20 @@ def _entry(raw: Any, label: str, where: str, found: Found) -> None:
         )
         if tokens is None or rate is None:
             raise IngestError(f"{here}: expected batch_tokens and steps_per_sec.")
-        _add(found, tokens, 1.0 / rate, label, number(raw.get("batch_size_per_rank"), here, "batch_size_per_rank"))
+        costs.add(tokens, 1.0 / rate, label, number(raw.get("batch_size_per_rank"), here, "batch_size_per_rank"))
         for key in raw.keys() - {"batch_tokens", "steps_per_sec", "batch_size_per_rank", "batch_size"}:
             found.keep(key, raw[key])
     elif isinstance(raw, list) and len(raw) == 2:
         tokens, value = whole(raw[0], here, "tokens", minimum=1), number(raw[1], here, "ms", above=True)
         if tokens is None or value is None:
             raise IngestError(f"{here}: expected [tokens, milliseconds].")
-        _add(found, tokens, value / 1e3, label)
+        costs.add(tokens, value / 1e3, label)
     else:
         raise IngestError(f"{here}: expected [tokens, milliseconds], got {str(raw)[:40]!r}.")
 
 
-def _table(source: Source, found: Found) -> None:
+def _table(source: Source, costs: _Costs, found: Found) -> None:
+    passed, first = 0, 0
     for row in rows(source):
         tokens_at = next((c for c in row.cells if _TOKENS.match(c)), None)
         time_at = next((c for c in row.cells if _TIME.match(c)), None) or next(
@@ -136,7 +169,7 @@ def _table(source: Source, found: Found) -> None:
             continue
         tokens, time = quantity(row.cells[tokens_at]), quantity(row.cells[time_at])
         if tokens is None or time is None:
-            found.notes.append(f"line {row.line} left out: no number")
+            passed, first = passed + 1, first or row.line
             continue
         where = f"{source.where}, line {row.line}"
         if tokens[0] != int(tokens[0]) or time[0] <= 0:
@@ -149,9 +182,11 @@ def _table(source: Source, found: Found) -> None:
         seconds = time[0] * _SECONDS[unit] if match else 1.0 / time[0]
         streams_at = next((c for c in row.cells if _STREAMS.match(c)), None)
         streams = quantity(row.cells[streams_at]) if streams_at else None
-        _add(found, int(tokens[0]), seconds, f"line {row.line}", streams[0] if streams and streams[0] >= 1 else None)
+        costs.add(int(tokens[0]), seconds, f"line {row.line}", streams[0] if streams and streams[0] >= 1 else None)
         for column in row.cells.keys() - {tokens_at, time_at, streams_at}:
             found.keep(f"column {column!r}", row.cells[column])
+    if passed:
+        found.notes.append(f"{passed} rows without a number left out, the first in line {first}")
 
 
 def _check(found: Found) -> None:

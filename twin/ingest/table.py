@@ -9,13 +9,14 @@ import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from twin.errors import IngestError
 from twin.ingest.numbers import LARGEST, SMALLEST
 from twin.ingest.source import Source
 
-MAX_ROWS = 200_000
+#: rows of one table; readers keep only what becomes a cell, and bound that themselves
+MAX_ROWS = 200_000_000
 MAX_COLUMNS = 500
 _RULE = re.compile(r"^\|?\s*:?-{1,}:?\s*(\|\s*:?-{1,}:?\s*)+\|?\s*$")
 _VALUE = re.compile(
@@ -34,10 +35,16 @@ class Row:
     table: int
 
 
-def rows(source: Source) -> Iterator[Row]:
-    """Rows of every table of a Markdown file, or of the one table of a CSV file."""
+def rows(source: Source, most: int = MAX_ROWS) -> Iterator[Row]:
+    """Rows of every table of a Markdown file, or of the one table of a CSV file, read line by line.
+
+    Raises IngestError after `most` rows.
+    """
     head = source.head.decode("utf-8", errors="replace")
-    yield from _markdown(source) if markdown(head) else _csv(source)
+    for count, row in enumerate(_markdown(source) if markdown(head) else _csv(source), start=1):
+        if count > most:
+            raise IngestError(f"{source.where}: more than {most:,} rows; split the table.")
+        yield row
 
 
 def markdown(head: str) -> bool:
@@ -96,7 +103,7 @@ def quantity(cell: str, kilo: float = 1000.0) -> tuple[float, float | None, str]
 
 def _markdown(source: Source) -> Iterator[Row]:
     columns: list[str] | None = None
-    above, table, count = "", 0, 0
+    above, table = "", 0
     for number, line in enumerate(source.lines(), start=1):
         stripped = line.strip()
         if _RULE.match(stripped) and "|" in above:
@@ -108,9 +115,6 @@ def _markdown(source: Source) -> Iterator[Row]:
                 raise IngestError(
                     f"{source.where}, line {number}: {len(values)} cells in a table of {len(columns)} columns."
                 )
-            count += 1
-            if count > MAX_ROWS:
-                raise IngestError(f"{source.where}: more than {MAX_ROWS:,} rows; split the table.")
             yield Row(dict(zip(columns, values + [""] * (len(columns) - len(values)), strict=True)), number, table)
         elif not stripped:
             columns = None
@@ -118,16 +122,18 @@ def _markdown(source: Source) -> Iterator[Row]:
 
 
 def _csv(source: Source) -> Iterator[Row]:
-    text = source.text()
-    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
-    delimiter = max(",;\t", key=first.count)
-    lines = text.splitlines()
-    skip = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
-    reader = csv.reader(lines[skip:], delimiter=delimiter)
     columns: list[str] = []
+    lines = source.strict_lines()
+    skipped, first = 0, ""
+    for first in lines:
+        if first.strip() and not first.startswith("#"):
+            break
+        skipped += 1
+    delimiter = max(",;\t", key=first.count)
+    reader = csv.reader(chain([first], lines), delimiter=delimiter)
     try:
         for values in reader:
-            line = skip + reader.line_num
+            line = skipped + reader.line_num
             if not any(v.strip() for v in values):
                 continue
             if not columns:
@@ -138,8 +144,6 @@ def _csv(source: Source) -> Iterator[Row]:
                     f"{source.where}, line {line}: {len(values)} cells in a table of {len(columns)} columns; quote "
                     f"cells that hold a {delimiter!r}."
                 )
-            if line > MAX_ROWS:
-                raise IngestError(f"{source.where}: more than {MAX_ROWS:,} rows; split the table.")
             yield Row(dict(zip(columns, values + [""] * (len(columns) - len(values)), strict=True)), line, 1)
     except csv.Error as error:
         raise IngestError(f"{source.where}: not a CSV table ({error}).") from None
