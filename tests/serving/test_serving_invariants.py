@@ -43,7 +43,7 @@ class CheckingCollector(Collector):
         scheduler = replica.scheduler
         kv, limits = scheduler.kv, scheduler.limits
         kv.check()
-        holders = [*scheduler.decoding, *scheduler.prefilling, *scheduler._outgoing.values()]
+        holders = [*scheduler.decoding, *scheduler.prefilling, *scheduler.live.outgoing.values()]
         assert kv.private_tokens == sum(r.private_tokens for r in holders)
         assert sum(kv._pins.values()) == sum(r.pinned_blocks for r in holders)
         assert scheduler.running <= limits.max_seqs
@@ -54,7 +54,7 @@ class CheckingCollector(Collector):
             assert request.room >= 0
             held = request.private_tokens + request.pinned_blocks * kv.block_tokens
             assert held - request.room == request.context_tokens
-        assert scheduler._context_tokens == sum(r.context_tokens for r in scheduler.decoding)
+        assert scheduler.live.context_tokens == sum(r.context_tokens for r in scheduler.decoding)
         assert end_s >= start_s
         super().stepped(replica, plan, outcome, start_s, end_s)
 
