@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from twin.errors import IngestError
-from twin.ingest.jsonstream import JsonStream
 from twin.ingest.model import Cell, Found
 from twin.ingest.numbers import number, positive
 from twin.ingest.reader import Head, Reader, key_score, words
+from twin.ingest.results import single
 from twin.ingest.source import Source
 
 TITLE = "an AIPerf / genai-perf export"
@@ -45,6 +45,8 @@ _ABOUT = words("""
     spec_decode_zero_step_requests prefill_throughput_per_user
 """)
 
+_PASSED = frozenset(("telemetry_data", "error_summary", "records", "results"))
+
 
 def score(head: Head) -> float:
     some = (
@@ -61,17 +63,10 @@ def score(head: Head) -> float:
 def read(source: Source) -> Found:
     """One cell."""
     found = Found(FORMAT.name, source.where, source.sha256())
-    raw: dict[str, Any] = {}
-    with JsonStream(source) as stream:
-        for key in stream.members():
-            if key in raw:
-                raise IngestError(f"{source.where}: the key {key!r} appears twice.")
-            if key in ("telemetry_data", "error_summary", "records", "results"):
-                raw[key] = stream.skip()
-            else:
-                raw[key] = stream.value()
-            if key not in _USED and key not in _ABOUT:
-                found.keep(key, raw[key])
+    raw = single(source, _PASSED)
+    for key in raw:
+        if key not in _USED and key not in _ABOUT:
+            found.keep(key, raw[key])
     found.cells.append(_cell(raw, source.where))
     return found
 

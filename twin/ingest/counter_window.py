@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from twin.errors import IngestError
-from twin.ingest.jsonstream import JsonStream
 from twin.ingest.model import Cell, Flag, Found
 from twin.ingest.numbers import number, numbers
 from twin.ingest.reader import Head, Reader, key_score
+from twin.ingest.results import single
 from twin.ingest.source import Source
 from twin.ingest.vllm_bench import draft_length
 
@@ -55,12 +55,7 @@ def score(head: Head) -> float:
 def read(source: Source) -> Found:
     """One cell of acceptance only."""
     found = Found(FORMAT.name, source.where, source.sha256())
-    raw: dict[str, Any] = {}
-    with JsonStream(source) as stream:
-        for key in stream.members():
-            if key in raw:
-                raise IngestError(f"{source.where}: the key {key!r} appears twice.")
-            raw[key] = stream.value()
+    raw = single(source)
     for key, value in raw.items():
         if key not in _DERIVED:
             found.keep(key, value)

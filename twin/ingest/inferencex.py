@@ -11,10 +11,10 @@ import re
 from typing import Any
 
 from twin.errors import IngestError
-from twin.ingest.jsonstream import JsonStream, documents
 from twin.ingest.model import Cell, Found
 from twin.ingest.numbers import number, positive, whole
-from twin.ingest.reader import Head, Reader, key_score, nothing_inside, words
+from twin.ingest.reader import Head, Reader, key_score, words
+from twin.ingest.results import members, results
 from twin.ingest.source import Source
 
 TITLE = "an InferenceX aggregate (agg_*.json)"
@@ -38,20 +38,12 @@ def score(head: Head) -> float:
 def read(source: Source) -> Found:
     """One cell for each aggregate; a list of them is read as well."""
     found = Found(FORMAT.name, source.where, source.sha256())
-    with JsonStream(source) as stream:
-        for index in documents(stream):
-            if index >= 10_000:
-                raise IngestError(f"{source.where}: more than 10,000 results in one file; split it.")
-            raw: dict[str, Any] = {}
-            for key in stream.members():
-                if key in raw:
-                    raise IngestError(f"{source.where}: the key {key!r} appears twice.")
-                raw[key] = stream.value()
-                if key not in _READ and not _LATENCY.fullmatch(key):
-                    found.keep(key, raw[key])
-            found.cells.append(_cell(raw, f"result {index + 1}", source.where))
-    if not found.cells:
-        raise nothing_inside(source, TITLE, "no result")
+    for label, stream in results(source, TITLE):
+        raw = members(stream)
+        for key in raw:
+            if key not in _READ and not _LATENCY.fullmatch(key):
+                found.keep(key, raw[key])
+        found.cells.append(_cell(raw, label, source.where))
     return found
 
 

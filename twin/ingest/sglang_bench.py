@@ -12,10 +12,10 @@ import re
 from typing import Any
 
 from twin.errors import IngestError
-from twin.ingest.jsonstream import JsonStream, documents
 from twin.ingest.model import Cell, Found
 from twin.ingest.numbers import milli, number, positive, whole
-from twin.ingest.reader import Head, Reader, key_score, nothing_inside, words
+from twin.ingest.reader import Head, Reader, key_score, words
+from twin.ingest.results import members, results
 from twin.ingest.source import Source
 
 TITLE = "SGLang bench_serving results"
@@ -42,18 +42,8 @@ def score(head: Head) -> float:
 def read(source: Source) -> Found:
     """One cell a line."""
     found = Found(FORMAT.name, source.where, source.sha256())
-    with JsonStream(source) as stream:
-        for index in documents(stream):
-            if index >= 10_000:
-                raise IngestError(f"{source.where}: more than 10,000 results in one file; split it.")
-            raw: dict[str, Any] = {}
-            for key in stream.members():
-                if key in raw:
-                    raise IngestError(f"{source.where}: the key {key!r} appears twice in result {index + 1}.")
-                raw[key] = stream.skip() if key in _LISTS else stream.value()
-            found.cells.append(_cell(raw, f"result {index + 1}", found))
-    if not found.cells:
-        raise nothing_inside(source, TITLE, "no result")
+    for label, stream in results(source, TITLE):
+        found.cells.append(_cell(members(stream, _LISTS), label, found))
     return found
 
 

@@ -143,14 +143,14 @@ class Source:
             except UnicodeDecodeError:
                 raise IngestError(f"{self.where}: not UTF-8 text (after line {number}); save it as UTF-8.") from None
 
-    def text(self, limit: int = MAX_DOCUMENT_BYTES) -> str:
-        """The whole file as strict UTF-8 text, at most `limit` bytes."""
+    def text(
+        self, limit: int = MAX_DOCUMENT_BYTES, advice: str = "too large for this format; cut it into parts"
+    ) -> str:
+        """The whole file as strict UTF-8 text, at most `limit` bytes; a longer one is refused with the advice."""
         with self.open() as stream:
             data = stream.read(limit + 1)
         if len(data) > limit:
-            raise IngestError(
-                f"{self.where}: more than {limit // 2**20} MiB, too large for this format; cut it into parts."
-            )
+            raise IngestError(f"{self.where}: more than {limit // 2**20} MiB; {advice}.")
         return decode(data, self.where).removeprefix("\ufeff")
 
     def sha256(self) -> str:

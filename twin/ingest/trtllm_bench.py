@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from twin.errors import IngestError
-from twin.ingest.jsonstream import JsonStream
 from twin.ingest.model import Cell, Found
 from twin.ingest.numbers import milli, number, positive
 from twin.ingest.reader import Head, Reader, key_score
+from twin.ingest.results import single
 from twin.ingest.source import Source
 
 TITLE = "a trtllm-bench report"
@@ -88,14 +88,10 @@ def score(head: Head) -> float:
 def read(source: Source) -> Found:
     """One cell."""
     found = Found(FORMAT.name, source.where, source.sha256())
-    raw: dict[str, Any] = {}
-    with JsonStream(source) as stream:
-        for key in stream.members():
-            if key in raw:
-                raise IngestError(f"{source.where}: the section {key!r} appears twice.")
-            raw[key] = stream.value() if key in _READ else stream.skip()
-            if key not in _READ:
-                found.keep(key, f"section of {raw[key]} values")
+    raw = single(source, _Others())
+    for key in raw:
+        if key not in _READ:
+            found.keep(key, f"section of {raw[key]} values")
     sections = {}
     for name, known in _READ.items():
         section = raw.get(name) or {}
@@ -107,6 +103,13 @@ def read(source: Source) -> Found:
         sections[name] = section
     found.cells.append(_cell(sections, source.where))
     return found
+
+
+class _Others:
+    """Every section that has no meaning here."""
+
+    def __contains__(self, key: object) -> bool:
+        return key not in _READ
 
 
 def _cell(sections: dict[str, dict[str, Any]], where: str) -> Cell:

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from typing import Any
 
-import numpy as np
-
 from twin.errors import IngestError
-from twin.ingest.jsonstream import JsonStream, documents
+from twin.ingest.jsonstream import JsonStream
 from twin.ingest.model import Cell, Found
 from twin.ingest.numbers import number, numbers, positive, whole
-from twin.ingest.reader import Head, Reader, key_score, nothing_inside, words
+from twin.ingest.reader import Head, Reader, key_score, words
+from twin.ingest.results import results, twice
 from twin.ingest.source import Source
-from twin.ingest.steady import steady
+from twin.ingest.steady import Steady
+from twin.ingest.vllm_detail import KEYS, Requests, SecondWalk
 
 TITLE = "a vLLM `bench serve` result"
 _SIGNATURE = (
@@ -48,10 +47,9 @@ _READ = words("""
     spec_decode_num_drafts spec_decode_draft_tokens spec_decode_accepted_tokens
     spec_decode_per_position_acceptance_rates
 """)
-_PER_REQUEST = frozenset(("input_lens", "output_lens", "ttfts", "start_times", "latencies", "queue_times"))
-_TEXTS = frozenset(("generated_texts", "errors", "rps_change_events"))
-#: chunk intervals kept for the steady part, 8 bytes each
-MAX_INTERVALS = 16_000_000
+_PASSED = frozenset(
+    ("input_lens", "output_lens", "latencies", "queue_times", "generated_texts", "errors", "rps_change_events")
+)
 
 
 def score(head: Head) -> float:
@@ -67,50 +65,38 @@ def score(head: Head) -> float:
 def read(source: Source) -> Found:
     """One cell for each result in the file (--append-result writes several)."""
     found = Found(FORMAT.name, source.where, source.sha256())
-    with JsonStream(source) as stream:
-        for index in documents(stream):
-            if index >= 10_000:
-                raise IngestError(f"{source.where}: more than 10,000 results in one file; split it.")
-            found.cells.append(_cell(*_load(stream), f"result {index + 1}", found))
-    if not found.cells:
-        raise nothing_inside(source, TITLE, "no result")
+    second = SecondWalk(source)
+    try:
+        for index, (label, stream) in enumerate(results(source, TITLE)):
+            raw, requests = _load(stream)
+            cell = _cell(raw, label, found)
+            if requests.complete(f"{source.where}, {label}"):
+                _detail(cell, second.steady(index, requests, cell.concurrency_asked))
+            found.cells.append(cell)
+    finally:
+        second.close()
     return found
 
 
-def _load(stream: JsonStream) -> tuple[dict[str, Any], array[float], array[int]]:
-    """The members of one result; chunk intervals go to compact arrays, texts are passed over."""
+def _load(stream: JsonStream) -> tuple[dict[str, Any], Requests]:
+    """The members of one result; records of requests are folded, texts are passed over."""
     raw: dict[str, Any] = {}
-    intervals, owner = array("d"), array("q")
+    requests = Requests()
     for key in stream.members():
         if key in raw:
-            raise IngestError(f"{stream.where}: the key {key!r} appears twice; which value is right cannot be known.")
-        if key == "itls" and stream.peek() == "[":
+            raise twice(stream, key)
+        if key in KEYS:
             raw[key] = None
-            for request in stream.elements():
-                one = numbers(stream.value(), stream.where, f"itls[{request}]")
-                if len(intervals) + len(one) > MAX_INTERVALS:
-                    raise IngestError(
-                        f"{stream.where}: more than {MAX_INTERVALS:,} chunk intervals; save the run in parts."
-                    )
-                intervals.extend(one)
-                owner.extend([request] * len(one))
-        elif key in _TEXTS:
-            raw[key] = stream.skip()
+            requests.read(key, stream)
         else:
-            raw[key] = stream.value()
-    return raw, intervals, owner
+            raw[key] = stream.skip() if key in _PASSED else stream.value()
+    return raw, requests
 
 
-def _cell(raw: dict[str, Any], intervals: array[float], owner: array[int], label: str, found: Found) -> Cell:
+def _cell(raw: dict[str, Any], label: str, found: Found) -> Cell:
     where = f"{found.where}, {label}"
     for key, value in raw.items():
-        if (
-            key not in _READ
-            and key not in _PER_REQUEST
-            and key not in _TEXTS
-            and key != "itls"
-            and not _LATENCY.fullmatch(key)
-        ):
+        if key not in _READ and key not in _PASSED and key not in KEYS and not _LATENCY.fullmatch(key):
             found.keep(key, value)
     completed = whole(raw.get("completed"), where, "completed")
     if completed == 0:
@@ -129,7 +115,6 @@ def _cell(raw: dict[str, Any], intervals: array[float], owner: array[int], label
     _lengths(cell, raw, completed, where)
     _load_level(cell, raw, completed, where)
     _speculation(cell, raw, where)
-    _details(cell, raw, intervals, owner, where)
     if not (cell.tpot_s or cell.itl_s or cell.tok_s_aggregate or cell.ttft_s):
         raise IngestError(f"{where}: no TTFT, TPOT, ITL or throughput in it; was it an embedding benchmark?")
     failed = whole(raw.get("failed"), where, "failed")
@@ -232,22 +217,8 @@ def draft_length(cell: Cell, drafts: float | None, drafted: float | None) -> Non
         cell.rows = max(1, nearest + 1)
 
 
-def _details(cell: Cell, raw: dict[str, Any], intervals: array[float], owner: array[int], where: str) -> None:
-    if not intervals or not all(isinstance(raw.get(k), list) and raw[k] for k in ("start_times", "ttfts")):
-        return
-    starts, ttfts = numbers(raw["start_times"], where, "start_times"), numbers(raw["ttfts"], where, "ttfts")
-    if len(starts) != len(ttfts) or owner[-1] >= len(starts):
-        raise IngestError(
-            f"{where}: start_times ({len(starts)}), ttfts ({len(ttfts)}) and itls ({owner[-1] + 1}) are not of the "
-            "same requests."
-        )
-    result = steady(
-        np.array(starts),
-        np.array(ttfts),
-        np.frombuffer(intervals, dtype=np.float64),
-        np.frombuffer(owner, dtype=np.int64),
-        cell.concurrency_asked,
-    )
+def _detail(cell: Cell, result: Steady | None) -> None:
+    """The step from the records of requests, where the chunks are steps."""
     if result is None:
         cell.flag(
             "no-steady-part",

@@ -1,0 +1,85 @@
+"""Layers of a `config.json` besides their attention: which have experts, what is shared, and the draft head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from twin.errors import IngestError
+from twin.ingest.hf_attention import Kv
+from twin.ingest.hf_keys import Keys
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Parameters of one layer by part; `moe` says whether it has routed experts."""
+
+    attention: int
+    dense_ffn: int = 0
+    shared: int = 0
+    router: int = 0
+    moe: bool = False
+    kv: Kv = field(default_factory=Kv)
+
+
+@dataclass(frozen=True)
+class DraftShape:
+    """The draft head of a checkpoint: its own layers, and what each pass reads beside its experts."""
+
+    kind: str
+    stages: int
+    experts: int
+    top_k: int
+    fixed_parameters: int
+    trained_block: int | None
+
+
+def moe_layers(keys: Keys, count: int) -> list[bool]:
+    """Which layers have routed experts, by whichever of the families' keys is there."""
+    kinds = keys.words("mlp_layer_types")
+    if kinds:
+        if len(kinds) < count:
+            raise IngestError(f"{keys.where}: mlp_layer_types has {len(kinds)} entries for {count} layers.")
+        return [kind != "dense" for kind in kinds[:count]]
+    if keys.raw.get("moe_layers") is not None:
+        listed = set(keys.numbers("moe_layers"))
+        return [index in listed for index in range(count)]
+    first, every = keys.number("first_k_dense_replace", default=0), keys.number("moe_layer_freq", default=1) or 1
+    step = keys.number("interleave_moe_layer_step", "decoder_sparse_step", default=1) or 1
+    dense = set(keys.numbers("mlp_only_layers"))
+    return [
+        index >= first and index % every == 0 and (index + 1) % step == 0 and index not in dense
+        for index in range(count)
+    ]
+
+
+def shared_width(keys: Keys, expert_width: int) -> tuple[int, int]:
+    """Width of the shared experts together, and their number."""
+    number = keys.number("n_shared_experts", "num_shared_experts", default=0)
+    if keys.raw.get("shared_expert_intermediate_size"):
+        return keys.number("shared_expert_intermediate_size"), number or 1
+    if keys.raw.get("model_type") in ("llama4_text", "llama4"):
+        return expert_width, 1
+    if keys.raw.get("shared_intermediate_size"):
+        return keys.number("shared_intermediate_size"), number or 1
+    return number * expert_width, number
+
+
+def draft_shape(
+    keys: Keys, layers: list[LayerShape], experts: int, top_k: int, shared: int, width: int
+) -> DraftShape | None:
+    """The multi-token-prediction layer, or DeepSeek's block drafter."""
+    stages = keys.number("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", default=0)
+    if not stages or keys.raw.get("use_mtp") is False:
+        return None
+    hidden = keys.number("hidden_size")
+    # A draft layer has full attention; it reads the hidden state and the embedding of the last token together.
+    attention = max(layer.attention for layer in layers)
+    if keys.raw.get("dspark_block_size") is not None:
+        own, own_k = keys.number("dspark_n_routed_experts"), keys.number("dspark_num_experts_per_tok")
+        markov = 2 * keys.number("dspark_markov_rank", default=0) * keys.number("vocab_size")
+        fixed = stages * (attention + 3 * hidden * shared + hidden * own) + markov
+        return DraftShape("block", stages, own, own_k, fixed, keys.number("dspark_block_size"))
+    fixed = attention + 3 * hidden * shared + hidden * experts + 2 * hidden * hidden
+    moe = layers[-1].moe and width > 0
+    # Each pass of an autoregressive head runs one layer, however many it has.
+    return DraftShape("autoregressive", 1, experts if moe else 1, top_k if moe else 1, fixed, None)
