@@ -2,10 +2,11 @@
 
 The floor is launch and routing, the per-expert cost is its weights read once (bytes / achieved bandwidth), the
 per-token cost is arithmetic and the padding that grows with the batch. Under expert parallelism the experts are those
-of the busiest rank and the tokens those of the batch: engines choose their tiles by the batch.
+of the busiest rank and the tokens those of the batch: engines choose their tiles by the batch. Where reading weights
+does not bind, or the tiles change, the straight line ends and `kernel_law` goes on.
 
 Published tables time two routing laws. *Balanced* spreads tokens evenly over experts; *power law* draws an expert's
-load from a power law, rounds loads to whole tokens and puts the busiest rank first (`power_law_workload` restates the
+load from a power law, rounds loads to whole tokens and puts the busiest rank first (`power_law_loads` restates the
 collector's law). A law fitted on balanced rows predicts power-law rows when the union law is right.
 """
 
@@ -19,10 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twin.errors import IngestError
 from twin.routing.batch import Array
 
+#: Tokens an expert of one rank, shape (experts,).
+Loads = NDArray[np.int64]
 _FIXED = ("system", "engine", "version", "kernel", "dtype", "tensor_parallel", "expert_parallel", "routing")
 
 
@@ -71,19 +75,24 @@ def fit_kernel(experts: Array, tokens: Array, time_s: Array) -> KernelLaw:
     return KernelLaw(float(floor), float(per_expert), float(per_token))
 
 
-def balanced_workload(experts: int, top_k: int, tokens: int, ranks: int = 1) -> float:
-    """Experts touched on the first rank when picks are dealt out evenly: pick i of token t is i E/K + t (E/K)/m on."""
+def balanced_loads(experts: int, top_k: int, tokens: int, ranks: int = 1) -> Loads:
+    """Tokens an expert of the first rank when picks are dealt out evenly: pick i of token t is i E/K + t (E/K)/m on."""
     stride = -(-experts // top_k)
     t, i = np.arange(tokens)[:, None], np.arange(top_k)[None, :]
     step = t if tokens >= stride else t * stride / tokens
     chosen = np.floor(step + i * stride).astype(np.int64) % experts
-    return float(np.unique(chosen[chosen < experts // ranks]).size)
+    return np.bincount(chosen[chosen < experts // ranks], minlength=experts // ranks).astype(np.int64)
 
 
-def power_law_workload(
+def balanced_workload(experts: int, top_k: int, tokens: int, ranks: int = 1) -> float:
+    """Experts touched on the first rank when picks are dealt out evenly."""
+    return float(np.count_nonzero(balanced_loads(experts, top_k, tokens, ranks)))
+
+
+def power_law_loads(
     experts: int, top_k: int, tokens: int, ranks: int, exponent: float, *, draws: int = 16, seed: int = 0
-) -> float:
-    """Expected experts touched on the busiest rank (by tokens) when loads follow a power law with this exponent.
+) -> list[Loads]:
+    """Tokens an expert of the busiest rank (by tokens) when loads follow a power law with this exponent, a draw each.
 
     Loads are drawn between 1 and 0.8 m (0.01 and 2 for batches with fewer picks than experts), scaled to m K picks,
     rounded, capped at m, and the rounding error is spread over ranks one pick at a time: to the least loaded expert of
@@ -92,15 +101,22 @@ def power_law_workload(
     rng = np.random.default_rng(seed)
     low, high = (1.0, 0.8 * tokens) if tokens * top_k > experts else (0.01, 2.0)
     power = 1.0 - exponent
-    touched = 0.0
+    found = []
     for _ in range(draws):
         u = rng.random(experts)
         load = ((high**power - low**power) * u + low**power) ** (1.0 / power)
         picks = np.minimum(np.round(load / load.sum() * tokens * top_k), tokens).astype(np.int64).reshape(ranks, -1)
         _settle(picks, tokens * top_k - int(picks.sum()), tokens)
-        busiest = picks[int(np.argmax(picks.sum(axis=1)))]
-        touched += float(np.count_nonzero(busiest))
-    return touched / draws
+        found.append(picks[int(np.argmax(picks.sum(axis=1)))])
+    return found
+
+
+def power_law_workload(
+    experts: int, top_k: int, tokens: int, ranks: int, exponent: float, *, draws: int = 16, seed: int = 0
+) -> float:
+    """Expected experts touched on the busiest rank under a power law of loads."""
+    loads = power_law_loads(experts, top_k, tokens, ranks, exponent, draws=draws, seed=seed)
+    return float(np.mean([np.count_nonzero(load) for load in loads]))
 
 
 def read_kernel_tables(path: Path) -> list[KernelTable]:
