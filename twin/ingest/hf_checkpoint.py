@@ -14,6 +14,7 @@ from twin.ingest.toml_text import inline, table_lines
 
 #: bytes of one cached value; 4-bit values carry a scale byte for 16, 8-bit ones of DeepSeek-V4 one for 32
 KV_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 9.0 / 16.0}
+SINGLE_BYTES = 4.0
 #: how far the bytes computed may be from those of the index before it is said
 SIZE_TOLERANCE = 0.03
 
@@ -80,10 +81,11 @@ class _Writer:
         layers = shape.layers
         self.expert_bytes = shape.expert_parameters * weights.experts
         self.dense_bytes = (
-            sum(layer.attention for layer in layers) * weights.attention
+            sum(layer.attention + layer.engram for layer in layers) * weights.attention
             + sum(layer.shared for layer in layers) * weights.shared
             + sum(layer.dense_ffn for layer in layers) * weights.dense
-            + sum(layer.router for layer in layers) * weights.plain
+            + sum(layer.router + layer.plain for layer in layers) * weights.plain
+            + sum(layer.single for layer in layers) * SINGLE_BYTES
         )
         self.head_bytes = shape.head_parameters * weights.head
         self.kv_dtype, self.kv_why = _kv_dtype(shape, kv_dtype, weights)

@@ -11,7 +11,11 @@ from twin.ingest.hf_keys import Keys
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Parameters of one layer by part; `moe` says whether it has routed experts."""
+    """Parameters of one layer by part; `moe` says whether it has routed experts.
+
+    `plain` are parts of attention kept in the model's dtype, `single` those kept in 32 bits, `engram` the projection of
+    looked-up rows onto the residual streams.
+    """
 
     attention: int
     dense_ffn: int = 0
@@ -19,6 +23,15 @@ class LayerShape:
     router: int = 0
     moe: bool = False
     kv: Kv = field(default_factory=Kv)
+    plain: int = 0
+    single: int = 0
+    engram: int = 0
+
+    @property
+    def dense(self) -> int:
+        """Everything a step reads whatever the router says."""
+        beside = self.plain + self.single + self.engram
+        return self.attention + self.dense_ffn + self.shared + self.router + beside
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,7 @@ def draft_shape(
         return None
     hidden = keys.number("hidden_size")
     # A draft layer has full attention; it reads the hidden state and the embedding of the last token together.
-    attention = max(layer.attention for layer in layers)
+    attention = max(layer.attention + layer.plain + layer.single for layer in layers)
     if keys.raw.get("dspark_block_size") is not None:
         own, own_k = keys.number("dspark_n_routed_experts"), keys.number("dspark_num_experts_per_tok")
         markov = 2 * keys.number("dspark_markov_rank", default=0) * keys.number("vocab_size")
@@ -83,3 +96,10 @@ def draft_shape(
     moe = layers[-1].moe and width > 0
     # Each pass of an autoregressive head runs one layer, however many it has.
     return DraftShape("autoregressive", 1, experts if moe else 1, top_k if moe else 1, fixed, None)
+
+
+def engram_projection(keys: Keys) -> int:
+    """Parameters that bring a token's looked-up rows to a key for every residual stream and one value."""
+    rows = keys.number("engram_n_heads", default=0) * max(0, keys.number("engram_max_ngram_size", default=1) - 1)
+    streams = keys.number("hc_mult", default=0)
+    return rows * keys.number("engram_head_dim", default=0) * (streams + 1) * keys.number("hidden_size")

@@ -5,13 +5,13 @@ Driven by keys rather than by model names, because families share them (`hf_atte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from twin.errors import IngestError
 from twin.ingest.hf_attention import attention, attention_kinds, describe_attention
 from twin.ingest.hf_keys import Keys
-from twin.ingest.hf_layers import DraftShape, LayerShape, draft_shape, moe_layers, shared_width
+from twin.ingest.hf_layers import DraftShape, LayerShape, draft_shape, engram_projection, moe_layers, shared_width
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Shape:
 
     @property
     def dense_parameters(self) -> int:
-        """Attention, shared experts, routers and dense layers, without embedding and head."""
-        return sum(layer.attention + layer.dense_ffn + layer.shared + layer.router for layer in self.layers)
+        """Attention, shared experts, routers, dense layers and Engram projections, without embedding and head."""
+        return sum(layer.dense for layer in self.layers)
 
     @property
     def head_parameters(self) -> int:
@@ -87,17 +87,22 @@ def shape_of(config: dict[str, Any], where: str) -> Shape:
     dense_width = keys.number("intermediate_size_mlp", "intermediate_size", default=0)
     shared_wide, shared = shared_width(keys, expert_width)
     kinds = attention_kinds(keys, count)
+    engram_layers = keys.numbers("engram_layer_ids")
     layers = []
     for index in range(count):
-        parameters, kv = attention(keys, kinds[index], index)
+        own = attention(keys, kinds[index], index)
+        layer = LayerShape(
+            own.quantised, kv=own.kv, plain=own.plain, single=own.single,
+            engram=engram_projection(keys) if index in engram_layers else 0,
+        )  # fmt: skip
         if moe[index]:
             gate = hidden if keys.raw.get("shared_expert_intermediate_size") else 0
             router = hidden * experts + gate
-            layers.append(LayerShape(parameters, 0, 3 * hidden * shared_wide, router, True, kv))
+            layers.append(replace(layer, shared=3 * hidden * shared_wide, router=router, moe=True))
         else:
             if not dense_width:
                 raise IngestError(f"{where}: layer {index} is dense, but intermediate_size is missing.")
-            layers.append(LayerShape(parameters, 3 * hidden * dense_width, kv=kv))
+            layers.append(replace(layer, dense_ffn=3 * hidden * dense_width))
     expert = 3 * hidden * expert_width
     if keys.raw.get("model_type") == "gpt_oss":
         expert += 2 * expert_width + hidden
@@ -106,7 +111,7 @@ def shape_of(config: dict[str, Any], where: str) -> Shape:
         raise IngestError(f"{where}: num_experts_per_tok is {top_k} of {experts} experts.")
     if not experts:
         # A dense block is one expert that every token is sent to: the same bytes, and the union is always one.
-        layers = [LayerShape(lay.attention, 0, 0, 0, True, lay.kv) for lay in layers]
+        layers = [replace(layer, dense_ffn=0, moe=True) for layer in layers]
         experts, top_k, expert = 1, 1, 3 * hidden * dense_width
         notes.append("dense model: its feed-forward block is written as one expert of one, which every token uses")
     return Shape(
@@ -124,7 +129,7 @@ def shape_of(config: dict[str, Any], where: str) -> Shape:
         draft=draft_shape(keys, layers, experts, top_k, shared_wide, expert_width),
         engram_rows=keys.numbers("engram_num_embeddings"),
         engram_width=keys.number("engram_head_dim", default=0),
-        engram_layers=keys.numbers("engram_layer_ids"),
+        engram_layers=engram_layers,
         engram_rows_per_token=keys.number("engram_n_heads", default=0)
         * max(0, keys.number("engram_max_ngram_size", default=1) - 1),
         notes=notes,
