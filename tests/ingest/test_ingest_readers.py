@@ -223,12 +223,89 @@ def test_vllm_log() -> None:
     assert any("warm-up and drain" in note for note in found.notes)
 
 
+def test_vllm_log_of_a_real_server() -> None:
+    """Six intervals on four GB10: what a throughput line generates is what its own speculation line accepted, and one
+    token more a draft (245.9 = 200.83 + 224.92 / 5 at 16:14:34), so the speculation line is the one printed after it.
+    """
+    lines = (REAL / "vllm_server_gb10.log").read_text().splitlines()
+    for rate, spec in zip(lines[::2], lines[1::2], strict=True):
+        generated = float(rate.split("generation throughput: ")[1].split()[0])
+        accepted, drafted = (
+            float(spec.split(f"{word} throughput: ")[1].split()[0]) for word in ("Accepted", "Drafted")
+        )
+        assert generated == pytest.approx(accepted + drafted / 5, rel=0.02)
+    (cell,) = read_file(REAL / "vllm_server_gb10.log").cells
+    # Requests came and went all the time, so only the pooled acceptance is left: 5,274 accepted of 9,520 drafted.
+    assert (cell.k, cell.step_s) == (5, None) and "no-throughput" in codes(cell)
+    assert cell.tokens_per_step == pytest.approx(1 + 5274 / (9520 / 5), rel=2e-3)
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+def test_vllm_log_lines_find_each_other(stamped: bool, tmp_path: Path) -> None:
+    """Acceptance changes from interval to interval while the step does not: pairs of different intervals would show."""
+    lines = []
+    for i in range(8):
+        kept = 2.0 + 0.3 * (i % 4)
+        drafts = round(4 * 10 / 0.02)
+        stamp = f"INFO 09-15 10:{i:02d}:00 " if stamped else "INFO "
+        lines += [
+            f"{stamp}Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: {4 * kept / 0.02:.1f} "
+            "tokens/s, Running: 4 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.9%, Prefix cache hit rate: 0.0%",
+            f"{stamp}SpecDecoding metrics: Mean acceptance length: {kept:.2f}, Accepted throughput: 1 tokens/s, Drafted "
+            f"throughput: 1 tokens/s, Accepted: {round(drafts * (kept - 1))} tokens, Drafted: {drafts * 3} tokens, "
+            f"Per-position acceptance rate: {(kept - 1) / 2:.3f}, {(kept - 1) / 2:.3f}, Avg Draft acceptance rate: 9%",
+        ]
+    orders = [lines]
+    if stamped:
+        orders.append([line for pair in zip(lines[1::2], lines[::2], strict=True) for line in pair])
+    for order in orders:
+        (cell,) = read_file(write(tmp_path / "x", "\n".join(order))).cells
+        assert cell.step_s == pytest.approx(0.02, rel=1e-3) and cell.noise == 0.005
+
+
 def test_vllm_log_with_acceptance_only(tmp_path: Path) -> None:
     lines = (CONSTRUCTED / "vllm_server.log").read_text().splitlines()
     (cell,) = read_file(write(tmp_path / "x", "\n".join(line for line in lines if "SpecDecoding" in line))).cells
     assert (
         cell.step_s is None and cell.tokens_per_step == pytest.approx(3.64, abs=0.03) and "no-throughput" in codes(cell)
     )
+
+
+def test_sglang_log_of_a_real_server() -> None:
+    """32 streams on eight GB10: 32 x 4.89 / 899.85 = 174 ms at 00:16:04, and 40 decode steps between lines that are 6 to
+    7 seconds apart.
+    """
+    (cell,) = read_file(REAL / "sglang_server_c32.log").cells
+    steps = [
+        32 * a / g
+        for a, g in ((4.89, 899.85), (2.84, 487.43), (1.95, 368.31), (2.02, 284.54), (2.2, 456.84), (3.77, 585.48))
+    ]
+    assert cell.step_s == pytest.approx(float(np.median(steps))) and 6.0 / 40 < cell.step_s < 7.5 / 40
+    assert (cell.concurrency_asked, cell.context_tokens) == (32.0, 256.0)
+
+
+def test_real_tables_of_llama_cpp() -> None:
+    """gpt-oss-120b on a GB10: 59.02 tok/s alone, 312.56 of 32 streams at 512 tokens."""
+    batched = read_file(REAL / "llama_batched_bench_dgx_spark.md").cells
+    assert len(batched) == 12 and batched[5].step_s == pytest.approx(32 / 312.56, rel=1e-3)
+    assert batched[5].prefill_tok_s == pytest.approx(1983.16)
+    plain = read_file(REAL / "llama_bench_dgx_spark.md").cells
+    assert [c.context_tokens for c in plain if c.tok_s_per_stream] == [0, 4096, 8192, 16384, 32768]
+    assert plain[1].tok_s_per_stream == 59.02 and plain[1].noise == pytest.approx(0.17 / 59.02)
+
+
+def test_real_aiperf_export() -> None:
+    """Plain decoding: the interval between chunks, 19.58 ms, is the time of a token, 19.56 ms; 4 asked, 3.7 in flight."""
+    (cell,) = read_file(REAL / "aiperf_llama3_8b_c4.json").cells
+    assert cell.itl_s == pytest.approx(cell.tpot_s, rel=1e-3) and "plain-decoding?" in codes(cell)
+    assert cell.concurrency_asked == 4.0 and cell.concurrency_achieved == pytest.approx(3.6922, rel=1e-3)
+
+
+def test_real_metrics_page_with_a_k_schedule() -> None:
+    """35,726 accepted in 36,676 drafts of 2.06 tokens, at most 5."""
+    (cell,) = read_file(REAL / "vllm_metrics_speculation.prom").cells
+    assert cell.tokens_per_step == pytest.approx(1 + 35726 / 36676) and (cell.k, cell.drafts) == (5, 36676)
+    assert {"draft-length-varies", "since-start"} <= codes(cell)
 
 
 def test_sglang_log() -> None:

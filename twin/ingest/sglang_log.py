@@ -53,7 +53,7 @@ def read(source: Source) -> Found:
                 raise IngestError(
                     f"{source.where}: more than {MAX_WINDOWS:,} decode lines; cut the part that holds the run."
                 )
-            tallies[rank].windows.append(_window(match, prefilled[rank], found))
+            tallies[rank].add(_window(match, prefilled[rank], found))
             prefilled[rank] = False
         elif "Prefill batch" in line:
             prefilled[_rank(line)] = True

@@ -6,13 +6,15 @@
         Accepted: 206 tokens, Drafted: 609 tokens, Per-position acceptance rate: 0.601, 0.286, 0.128, ...
 
 The per-position rates are survival (accepted at least that far over drafts) and the acceptance length includes the
-bonus token. Both lines cover the same interval; vLLM prints the speculation line first. After
-vllm/v1/metrics/loggers.py and vllm/v1/spec_decode/metrics.py.
+bonus token. Both lines cover the same interval: vLLM prints the throughput line and its speculation line right after,
+with one time stamp; a speculation line that a shipper put first is matched to it by the stamp. After
+vllm/v1/metrics/loggers.py (`log`) and vllm/v1/spec_decode/metrics.py.
 """
 
 from __future__ import annotations
 
 import re
+from array import array
 from collections import defaultdict
 
 import numpy as np
@@ -21,7 +23,7 @@ from twin.errors import IngestError
 from twin.ingest.model import Cell, Found
 from twin.ingest.reader import Head, Reader, line_score, nothing_inside
 from twin.ingest.source import Source
-from twin.ingest.windows import MAX_WINDOWS, Tally, Window
+from twin.ingest.windows import MAX_WINDOWS, Acceptance, Tally, Window
 
 TITLE = "a vLLM server log"
 _N = r"([0-9]+(?:\.[0-9]+)?)"
@@ -35,6 +37,9 @@ _RATE = re.compile(
 _ENGINE = re.compile(r"Engine ([0-9]{1,4}):")
 _WAITING = re.compile(r"Waiting: ([0-9]{1,7}) reqs")
 _HITS = re.compile(rf"Prefix cache hit rate: {_N}%")
+_STAMP = re.compile(r"\b[0-9]{2}-[0-9]{2} ([0-9]{2}):([0-9]{2}):([0-9]{2})\b")
+#: lines of one interval are printed within a blink; intervals are seconds apart
+_SAME_S = 1
 _NEAR = re.compile(r"\bvllm\b", re.IGNORECASE)
 _SETTINGS = re.compile(r"""num_speculative_tokens['"]?\s*[:=]\s*([0-9]{1,3})""")
 
@@ -47,39 +52,78 @@ def read(source: Source) -> Found:
     """One cell for each number of running requests; a log with only speculation lines gives an acceptance cell."""
     found = Found(FORMAT.name, source.where, source.sha256())
     tallies: dict[str, Tally] = defaultdict(Tally)
-    spec: Window | None = None
-    alone: list[Window] = []
-    hits: list[float] = []
+    alone = Acceptance()
+    hits = array("d")
     k_set: set[int] = set()
+    pairs = _Pairs()
     for line in source.lines():
         if "SpecDecoding metrics" in line:
-            if spec is not None:
-                alone.append(spec)
             spec = _speculation(line)
             if spec is None:
-                found.flags = found.flags or []
                 found.keep("unread SpecDecoding line", line[:200])
+                continue
+            alone.add(spec)
+            pairs.speculation(spec, _seconds(line))
         elif "Avg generation throughput" in line and (match := _RATE.search(line)):
             engine = _ENGINE.search(line)
             tally = tallies[engine[1] if engine else "0"]
-            if sum(len(t.windows) for t in tallies.values()) >= MAX_WINDOWS or len(tallies) > 1024:
-                raise IngestError(
-                    f"{source.where}: more than {MAX_WINDOWS:,} log intervals; cut the part that holds the run."
-                )
-            tally.windows.append(_window(match, spec))
+            if sum(t.count for t in tallies.values()) >= MAX_WINDOWS or len(tallies) > 1024:
+                raise _too_long(source)
+            tally.add(pairs.throughput(match, _seconds(line)))
             if hit := _HITS.search(line):
                 hits.append(float(hit[1]) / 100.0)
-            if spec is not None:
-                alone.append(spec)
-            spec = None
         elif "num_speculative_tokens" in line and (setting := _SETTINGS.search(line)):
             k_set.add(int(setting[1]))
-    if spec is not None:
-        alone.append(spec)
     _finish(found, tallies, alone, hits, k_set)
     if not found.cells:
         raise nothing_inside(source, TITLE, _why_nothing(found, tallies))
     return found
+
+
+def _too_long(source: Source) -> IngestError:
+    return IngestError(f"{source.where}: more than {MAX_WINDOWS:,} log intervals; cut the part that holds the run.")
+
+
+def _seconds(line: str) -> int | None:
+    """Seconds of the day of a line's stamp; None without one."""
+    stamp = _STAMP.search(line)
+    return 3600 * int(stamp[1]) + 60 * int(stamp[2]) + int(stamp[3]) if stamp else None
+
+
+class _Pairs:
+    """Puts the two lines of an interval together, whichever comes first; without stamps the throughput line does."""
+
+    def __init__(self) -> None:
+        self._open: tuple[Window, int | None] | None = None
+        self._early: tuple[Window, int | None] | None = None
+
+    def throughput(self, match: re.Match[str], at: int | None) -> Window:
+        """The window of a throughput line; its speculation line may have come before it or may come next."""
+        prompt, generated, running = float(match[1]), float(match[2]), int(match[3])
+        waiting = _WAITING.search(match[4])
+        window = Window(running, None, None, disturbed=prompt > 0, waiting=int(waiting[1]) if waiting else 0)
+        if generated > 0 and running > 0:
+            window.step_s = running / generated
+        early, self._early, self._open = self._early, None, (window, at)
+        if early is not None and at is not None and _same(early[1], at):
+            self.speculation(early[0], at)
+        return window
+
+    def speculation(self, spec: Window, at: int | None) -> None:
+        """Give the acceptance of a speculation line to the throughput line of its interval."""
+        if self._open is None or (at is not None and self._open[1] is not None and not _same(self._open[1], at)):
+            self._early = spec, at
+            return
+        window, _ = self._open
+        window.tokens_per_step, window.drafts = spec.tokens_per_step, spec.drafts
+        window.accepted_per_position = spec.accepted_per_position
+        if window.step_s is not None and spec.tokens_per_step:
+            window.step_s *= spec.tokens_per_step
+        self._open = None
+
+
+def _same(one: int | None, other: int) -> bool:
+    return one is not None and min((one - other) % 86400, (other - one) % 86400) <= _SAME_S
 
 
 def _speculation(line: str) -> Window | None:
@@ -100,19 +144,7 @@ def _speculation(line: str) -> Window | None:
     return window
 
 
-def _window(match: re.Match[str], spec: Window | None) -> Window:
-    prompt, generated, running = float(match[1]), float(match[2]), int(match[3])
-    waiting = _WAITING.search(match[4])
-    length = spec.tokens_per_step if spec else None
-    window = Window(running, None, length, disturbed=prompt > 0, waiting=int(waiting[1]) if waiting else 0)
-    if generated > 0 and running > 0:
-        window.step_s = running * (length or 1.0) / generated
-    if spec:
-        window.drafts, window.accepted_per_position = spec.drafts, spec.accepted_per_position
-    return window
-
-
-def _finish(found: Found, tallies: dict[str, Tally], alone: list[Window], hits: list[float], k_set: set[int]) -> None:
+def _finish(found: Found, tallies: dict[str, Tally], alone: Acceptance, hits: array[float], k_set: set[int]) -> None:
     aside: dict[str, int] = defaultdict(int)
     for engine, tally in sorted(tallies.items()):
         cells, out = tally.cells("log")
@@ -128,7 +160,7 @@ def _finish(found: Found, tallies: dict[str, Tally], alone: list[Window], hits: 
             cell.prefix_hit_share = float(np.median(hits)) if hits else None
             cell.engine = "vllm"
         found.cells += cells
-    if not found.cells and alone:
+    if not found.cells and alone.count:
         found.cells.append(_acceptance_only(alone))
     if len(k_set) > 1:
         found.notes.append(
@@ -138,18 +170,14 @@ def _finish(found: Found, tallies: dict[str, Tally], alone: list[Window], hits: 
         found.notes.append(f"{count} windows set aside: {reason}")
 
 
-def _acceptance_only(windows: list[Window]) -> Cell:
+def _acceptance_only(pooled: Acceptance) -> Cell:
     cell = Cell("acceptance over the whole log", engine="vllm", acceptance_source="run")
-    positions = max(len(w.accepted_per_position) for w in windows)
-    full = [w for w in windows if positions and len(w.accepted_per_position) == positions]
-    drafts = sum(w.drafts for w in full)
-    if drafts:
-        cell.survival = tuple(
-            float(min(1.0, t / drafts)) for t in np.sum([w.accepted_per_position for w in full], axis=0)
-        )
-        cell.k, cell.drafts, cell.tokens_per_step = positions, round(drafts), 1.0 + sum(cell.survival)
+    if pooled.survival:
+        cell.survival = pooled.survival
+        cell.k, cell.drafts = len(pooled.survival), round(pooled.drafts)
+        cell.tokens_per_step = 1.0 + sum(pooled.survival)
     else:
-        cell.tokens_per_step = float(np.mean([w.tokens_per_step for w in windows]))
+        cell.tokens_per_step = pooled.tokens_per_step
     cell.flag(
         "no-throughput",
         "no usable throughput windows beside the speculation lines: acceptance only, all concurrencies pooled",
@@ -158,7 +186,7 @@ def _acceptance_only(windows: list[Window]) -> Cell:
 
 
 def _why_nothing(found: Found, tallies: dict[str, Tally]) -> str:
-    windows = sum(len(t.windows) for t in tallies.values())
+    windows = sum(t.count for t in tallies.values())
     if not windows:
         return "no throughput line and no readable SpecDecoding line"
     why = "; ".join(found.notes) or "none usable"

@@ -2,11 +2,13 @@
 
 In a window with R running requests, G generated tokens per second and A tokens per step, a step takes R x A / G
 seconds. That holds while R is constant and nothing is prefilled, so windows at a change of R and windows with prompt
-tokens in them are set aside as warm-up, drain or prefill interference, and counted.
+tokens in them are set aside as warm-up, drain or prefill interference, and counted. Windows are folded as they come: a
+log of months costs sixteen bytes a window, for the medians.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -19,7 +21,7 @@ MAX_WINDOWS = 2_000_000
 MIN_WINDOWS = 3
 
 
-@dataclass
+@dataclass(slots=True)
 class Window:
     """One log interval: running requests, step time in seconds, tokens per step, whether a prefill fell into it."""
 
@@ -34,56 +36,107 @@ class Window:
 
 
 @dataclass
-class Tally:
-    """Windows of a log, in order."""
+class Acceptance:
+    """Tokens per step and acceptance by position over windows; positions only of the windows that print most of them."""
 
-    windows: list[Window] = field(default_factory=list)
+    count: int = 0
+    total: float = 0.0
+    drafts: float = 0.0
+    accepted: tuple[float, ...] = ()
+
+    def add(self, window: Window) -> None:
+        """Fold a window's acceptance in."""
+        if window.tokens_per_step:
+            self.count, self.total = self.count + 1, self.total + window.tokens_per_step
+        own = window.accepted_per_position
+        if len(own) > len(self.accepted):
+            self.drafts, self.accepted = 0.0, (0.0,) * len(own)
+        if own and len(own) == len(self.accepted):
+            self.drafts += window.drafts
+            self.accepted = tuple(a + b for a, b in zip(self.accepted, own, strict=True))
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """The plain mean: windows at one concurrency have about the same number of steps."""
+        return self.total / self.count if self.count else None
+
+    @property
+    def survival(self) -> tuple[float, ...]:
+        """Accepted at least that far over drafts, by position."""
+        return tuple(min(1.0, a / self.drafts) for a in self.accepted) if self.drafts > 0 else ()
+
+
+@dataclass
+class _Group:
+    steps_s: array[float] = field(default_factory=lambda: array("d"))
+    contexts: array[float] = field(default_factory=lambda: array("d"))
+    acceptance: Acceptance = field(default_factory=Acceptance)
+
+
+class Tally:
+    """Windows of a log, in order; whether one is steady is known when the next has come."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before = 0
+        self._last: Window | None = None
+        self._groups: dict[int, _Group] = defaultdict(_Group)
+        self._aside: dict[str, int] = defaultdict(int)
+
+    def add(self, window: Window) -> None:
+        """Take the next window. The one given before must not change any more."""
+        self._settle(window.running)
+        self.count, self._last = self.count + 1, window
 
     def cells(self, source: str) -> tuple[list[Cell], dict[str, int]]:
         """One cell for each concurrency with enough clean windows, and how many windows were set aside and why."""
-        groups: dict[int, list[Window]] = defaultdict(list)
-        aside: dict[str, int] = defaultdict(int)
-        for index, window in enumerate(self.windows):
-            before = self.windows[index - 1].running if index else 0
-            after = self.windows[index + 1].running if index + 1 < len(self.windows) else 0
-            if window.running == 0:
-                aside["idle"] += 1
-            elif window.step_s is None:
-                aside["no rate"] += 1
-            elif before != window.running or after != window.running:
-                aside["the number of running requests changed (warm-up and drain)"] += 1
-            elif window.disturbed:
-                aside["a prompt was prefilled meanwhile"] += 1
-            else:
-                groups[window.running].append(window)
+        self._settle(0)
+        self._last = None
         cells = []
-        for running, members in sorted(groups.items()):
-            if len(members) < MIN_WINDOWS:
-                aside[f"fewer than {MIN_WINDOWS} clean windows at {running} running"] += len(members)
+        aside = dict(self._aside)
+        for running, group in sorted(self._groups.items()):
+            if len(group.steps_s) < MIN_WINDOWS:
+                reason = f"fewer than {MIN_WINDOWS} clean windows at {running} running"
+                aside[reason] = aside.get(reason, 0) + len(group.steps_s)
                 continue
-            cells.append(_cell(running, members, source))
-        return cells, dict(aside)
+            cells.append(_cell(running, group, source))
+        return cells, aside
+
+    def _settle(self, after: int) -> None:
+        window, before = self._last, self._before
+        if window is None:
+            return
+        self._before = window.running
+        if window.running == 0:
+            self._aside["idle"] += 1
+        elif window.step_s is None:
+            self._aside["no rate"] += 1
+        elif before != window.running or after != window.running:
+            self._aside["the number of running requests changed (warm-up and drain)"] += 1
+        elif window.disturbed:
+            self._aside["a prompt was prefilled meanwhile"] += 1
+        else:
+            group = self._groups[window.running]
+            group.steps_s.append(window.step_s)
+            if window.context_tokens is not None:
+                group.contexts.append(window.context_tokens)
+            group.acceptance.add(window)
 
 
-def _cell(running: int, members: list[Window], source: str) -> Cell:
-    steps = np.array([w.step_s for w in members])
+def _cell(running: int, group: _Group, source: str) -> Cell:
+    steps = np.array(group.steps_s)
     middle = float(np.median(steps))
     cell = Cell(f"{running} running", concurrency_asked=float(running), step_s=middle, step_definition="step_interval")
-    lengths = [w.tokens_per_step for w in members if w.tokens_per_step]
-    if lengths:
-        # Windows at one concurrency have about the same number of steps, so the plain mean weighs steps equally.
-        cell.tokens_per_step, cell.acceptance_source = float(np.mean(lengths)), "run"
-        cell.tok_s_per_stream, cell.per_stream_definition = cell.tokens_per_step / middle, "fixed_window"
+    kept = group.acceptance.tokens_per_step
+    if kept:
+        cell.tokens_per_step, cell.acceptance_source = kept, "run"
+        cell.tok_s_per_stream, cell.per_stream_definition = kept / middle, "fixed_window"
     # 1.4826 makes the median absolute deviation a standard deviation for normal noise.
     cell.noise = max(0.005, 1.4826 * float(np.median(np.abs(steps - middle))) / middle)
-    positions = max((len(w.accepted_per_position) for w in members), default=0)
-    drafts = sum(w.drafts for w in members if len(w.accepted_per_position) == positions)
-    if positions and drafts > 0:
-        total = np.sum([w.accepted_per_position for w in members if len(w.accepted_per_position) == positions], axis=0)
-        cell.survival, cell.drafts = tuple(float(min(1.0, t / drafts)) for t in total), round(drafts)
-    contexts = [w.context_tokens for w in members if w.context_tokens is not None]
-    if contexts:
-        cell.context_tokens = float(np.median(contexts))
+    if group.acceptance.survival:
+        cell.survival, cell.drafts = group.acceptance.survival, round(group.acceptance.drafts)
+    if group.contexts:
+        cell.context_tokens = float(np.median(group.contexts))
         cell.notes.append("context is the tokens held per request while decoding, not the prompt length")
-    cell.notes.append(f"median of {len(members)} {source} windows")
+    cell.notes.append(f"median of {len(steps)} {source} windows")
     return cell
