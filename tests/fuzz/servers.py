@@ -106,16 +106,20 @@ def clients(requests: Sequence[bytes], wrong: list[str]) -> Iterator[None]:
         address = sockets[0].getsockname()[:2]
 
         def attack() -> None:
-            while not self.started and not self.should_exit:
-                time.sleep(0.005)
-            for request in requests:
-                if b" 500 " in (said := _say(address, request)).split(b"\r\n", 1)[0]:
-                    wrong.append(f"{request[:400]!r} was answered {said[:200]!r}")
-            # The last one is harmless: whoever asks properly is still served.
-            said = _say(address, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-            if not said.startswith(b"HTTP/1.1 "):
-                wrong.append(f"after {len(requests)} requests the server answers {said[:200]!r}")
-            self.should_exit = True
+            try:
+                while not self.started and not self.should_exit:
+                    time.sleep(0.005)
+                for request in requests:
+                    if b" 500 " in (said := _say(address, request)).split(b"\r\n", 1)[0]:
+                        wrong.append(f"{request[:400]!r} was answered {said[:200]!r}")
+                # The last one is harmless: whoever asks properly is still served.
+                said = _say(address, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+                if not said.startswith(b"HTTP/1.1 "):
+                    wrong.append(f"after {len(requests)} requests the server answers {said[:200]!r}")
+            except BaseException as error:
+                wrong.append(f"the client failed: {error!r}")
+            finally:
+                self.should_exit = True
 
         client = threading.Thread(target=attack, daemon=True)
         client.start()
