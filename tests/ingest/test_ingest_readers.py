@@ -235,9 +235,9 @@ def test_vllm_log_of_a_real_server() -> None:
         )
         assert generated == pytest.approx(accepted + drafted / 5, rel=0.02)
     (cell,) = read_file(REAL / "vllm_server_gb10.log").cells
-    # Requests came and went all the time, so only the pooled acceptance is left: 5,274 accepted of 9,520 drafted.
+    # Requests came and went all the time, so only the pooled acceptance is left: 5,274 accepted of 10,220 drafted.
     assert (cell.k, cell.step_s) == (5, None) and "no-throughput" in codes(cell)
-    assert cell.tokens_per_step == pytest.approx(1 + 5274 / (9520 / 5), rel=2e-3)
+    assert cell.tokens_per_step == pytest.approx(1 + 5274 / (10220 / 5), rel=2e-3)
 
 
 @pytest.mark.parametrize("stamped", [True, False])
