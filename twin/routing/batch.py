@@ -1,22 +1,8 @@
 """The experts a verify step touches, drawn for a whole batch: what the step model asks of routing.
 
-The law, per layer, of E experts with top-K routing:
-
-    one stream     n1 = m^beta                   m = accepted + w * rejected rows, n1 in "independent tokens"
-    many streams   S' = S^(g + (1 - g) d)                     d = 1 unrelated streams, 0 one shared prompt
-    union          U  = E (1 - q),  q = (1 + S' (q1^-v - 1))^(-1/v),  q1 = (1 - K/E)^n1
-    cold           C  = E_c (1 - (1 + v_c L)^(-1/v_c)),  L = s K S' m / E_c
-
-S' is the number of unrelated streams that would touch as many experts. Eight streams that continue one prompt are not
-one stream and not one long text either: SHARED_PROMPT_EXPONENT g is measured. `v` and `v_c` are the squared
-coefficients of variation of expert popularity that unrelated streams have in common: a gamma-distributed popularity
-integrates a Poisson number of hits to these closed forms (the negative binomial zero term). v -> 0 is independent
-uniform streams, q = q1^S. Cold routes are counted per row and not per independent token: the rows measured on a cold
-tier repeat no more than the popularity tail explains (docs/routing.md).
-
-Draws rescale fixed standard normals (common random numbers), never branch, and are smooth in every parameter, so a
-fit can differentiate through them. They are floats: half an expert in one layer of one sample means nothing, the
-average over layers and samples does.
+The means and spreads are those of `twin.routing.law`. Draws rescale fixed standard normals (common random numbers),
+never branch, and are smooth in every parameter, so a fit can differentiate through them. They are floats: half an
+expert in one layer of one sample means nothing, the average over layers and samples does.
 """
 
 from __future__ import annotations
@@ -24,66 +10,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array: TypeAlias = NDArray[np.float64]
-Value: TypeAlias = "float | Array"
+from twin.routing.law import (
+    SHARED_PROMPT_EXPONENT,
+    SPREAD_ROWS,
+    Array,
+    RoutingParameters,
+    RoutingShape,
+    Value,
+    layer_profile,
+    mean_cold,
+    mean_unique,
+    uniform_variance,
+)
+from twin.routing.moments import Moments, draw_moments
 
-#: S' = S^g for streams that share one prompt. Derived from the expert kernels of a four-GB10 lane, which took 24.3 and
-#: 28.4 ms for 6 and 8 rows of one stream and 41.9 and 55.0 ms for 48 and 64 rows of eight streams on one coding prompt
-#: (rhys101/DeepSeek-V4.1-Flash-SGLang-DGX-Spark-4-NVMe docs/trace-iteration-01.md): 0.33 and 0.39.
-SHARED_PROMPT_EXPONENT = 0.36
-#: Rows at which `RoutingParameters.layer_spread` is quoted: the length of a k = 5 verify batch.
-SPREAD_ROWS = 6.0
-_DEFAULT_SPREAD = 0.114
-
-# Unique experts at 6 rows of the layers of DeepSeek-V4.1-Flash measured one by one: 0xBakeer/deepseek-v41-flash-spark
-# topics/coverage.json (layers 0, 20, 28, 39 of 0..39) and trace-partial (layers 1, 2, 3, brought to the same corpus by
-# the ratio of layer 0). Over all 40 layers the same source states mean 22.6, least 18.2, most 29.5.
-_MEASURED_LAYERS = {0: 28.63, 1: 25.67, 2: 24.13, 3: 22.60, 20: 19.12, 28: 18.36, 39: 24.66}
-_PROFILE_MEAN, _PROFILE_LEAST, _PROFILE_MOST, _PROFILE_LAYERS = 22.6, 18.2, 29.5, 40
-
-
-@dataclass(frozen=True)
-class RoutingShape:
-    """What the checkpoint says: MoE layers, routed experts in a layer, experts a token is sent to."""
-
-    layers: int
-    experts: int
-    top_k: int
-
-    def __post_init__(self) -> None:
-        if not (self.layers >= 1 and 1 <= self.top_k <= self.experts):
-            raise ValueError(f"a routing shape needs layers >= 1 and 1 <= top_k <= experts, got {self}")
-
-
-@dataclass(frozen=True)
-class RoutingParameters:
-    """What traffic and calibration say. Every field is a float or an array of shape (samples,).
-
-    beta: exponent of locality inside a stream; 1 is uniform routing, 0.747 is DeepSeek-V4.1-Flash (measured).
-    rejected_weight: rows of a rejected draft count this much of an accepted row; 1 = they route alike (assumed).
-    diversity: 1 = unrelated streams, 0 = every stream continues one prompt.
-    cold_share: share of decode routes on cold experts, a property of map *and* traffic: 0.05 for a map calibrated on
-        its own traffic, 0.10-0.16 on other text, 0.20-0.26 on random ids (measured, 99 of 384 cold).
-    cold_skew: squared coefficient of variation of popularity among the cold experts (derived from the cold experts
-        implied at 6, 64 and 128 rows of long news text).
-    stream_skew: squared coefficient of variation of the popularity that unrelated streams share; 0 = none. Counted on
-        Qwen1.5-MoE over 2 to 16 streams: 0.35. For DeepSeek-V4.1-Flash two measurements bracket it: about 0 (2 % shared
-        by four streams) and about 0.75 (the pooled popularity of 36 topics).
-    layer_spread: standard deviation over layers of log unique experts at 6 rows (derived from 18.2 to 29.5).
-    """
-
-    beta: Value
-    rejected_weight: Value = 1.0
-    diversity: Value = 1.0
-    cold_share: Value = 0.0
-    cold_skew: Value = 2.9
-    stream_skew: Value = 0.35
-    layer_spread: Value = _DEFAULT_SPREAD
+__all__ = [
+    "SHARED_PROMPT_EXPONENT", "SPREAD_ROWS", "Array", "ExpertDraw", "RoutingNoise", "RoutingParameters", "RoutingShape", "Value",
+    "draw_busiest_rank", "draw_experts", "layer_profile", "mean_cold", "mean_unique", "uniform_variance",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,6 +46,11 @@ class RoutingNoise:
         """Draw the noise of `samples` steps; the same seed gives the same noise."""
         rng = np.random.default_rng(seed)
         return cls(*(rng.standard_normal((layers, samples)) for _ in range(3)))
+
+    @property
+    def samples(self) -> int:
+        """Steps the noise is for."""
+        return int(self.union.shape[-1])
 
     def part(self, samples: slice) -> RoutingNoise:
         """The noise of some of the samples."""
@@ -123,47 +75,19 @@ def draw_experts(
     `accepted_rows` (bonus row included) and `rejected_rows` are per stream and step: their sum is the verified rows
     of a stream. The variance is that of uniform routing at the same number of independent tokens (`uniform_variance`).
     """
-    union = _Union(shape, parameters, streams, accepted_rows, rejected_rows)
-    unique = _draw_union(union, noise)
+    moments = draw_moments(shape, parameters, streams, accepted_rows, rejected_rows, cold_experts)
+    unique = np.empty_like(noise.union)
     if cold_experts <= 0:
-        return ExpertDraw(unique, unique.copy(), np.zeros_like(unique))
-    # Every array is as large as the noise: work in place where the shape is known, in the order of the formulas.
-    fraction = np.minimum(_cold_mean(union, cold_experts) / union.mean, 1.0)
-    mean = fraction * unique
-    # Experts of the union fall on the cold set like draws without replacement; a lognormal keeps them above zero.
-    log_variance = mean * (1.0 - fraction)
-    share = unique / shape.experts
-    log_variance *= np.subtract(1.0, share, out=share)
-    squared = np.maximum(mean, 1e-12, out=share)
-    log_variance /= np.multiply(squared, squared, out=squared)
-    np.log1p(log_variance, out=log_variance)
-    cold = np.sqrt(log_variance)
-    cold *= noise.cold
-    log_variance *= 0.5
-    cold -= log_variance
-    np.exp(cold, out=cold)
-    np.multiply(mean, cold, out=cold)
-    lowest = np.subtract(unique, shape.experts - cold_experts, out=log_variance)
-    np.maximum(lowest, 0.0, out=lowest)
-    np.maximum(cold, lowest, out=cold)
-    np.minimum(cold, np.minimum(unique, float(cold_experts), out=mean), out=cold)
-    return ExpertDraw(unique, unique - cold, cold)
-
-
-def mean_unique(
-    shape: RoutingShape, parameters: RoutingParameters, *, streams: int, accepted_rows: Value, rejected_rows: Value
-) -> Any:
-    """Expected unique experts a layer, averaged over layers: a float, or (samples,) when a parameter has samples."""
-    return _over_layers(_Union(shape, parameters, streams, accepted_rows, rejected_rows).mean)
-
-
-def mean_cold(
-    shape: RoutingShape, parameters: RoutingParameters, *, streams: int, accepted_rows: Value, rejected_rows: Value,
-    cold_experts: int,
-) -> Any:  # fmt: skip
-    """Expected cold experts a layer, averaged over layers: a float, or (samples,) when a parameter has samples."""
-    union = _Union(shape, parameters, streams, accepted_rows, rejected_rows)
-    return _over_layers(_cold_mean(union, cold_experts) if cold_experts > 0 else np.zeros_like(union.mean))
+        for part in moments.parts(noise.samples):
+            _draw_union(moments, noise, part, out=unique[:, part])
+        return ExpertDraw(unique, unique, np.broadcast_to(0.0, unique.shape))
+    hot, cold = np.empty_like(unique), np.empty_like(unique)
+    for part in moments.parts(noise.samples):
+        drawn = _draw_union(moments, noise, part)
+        some = _draw_cold(moments, drawn, noise, part)
+        unique[:, part], cold[:, part] = drawn, some
+        np.subtract(drawn, some, out=hot[:, part])
+    return ExpertDraw(unique, hot, cold)
 
 
 def draw_busiest_rank(
@@ -175,7 +99,10 @@ def draw_busiest_rank(
     A rank's load is hypergeometric, variance U (1/R)(1 - 1/R)(E - U)/(E - 1); loads of ranks have correlation
     -1/(R - 1), so their maximum is U/R plus sqrt(R/(R-1)) times the maximum of R independent normals.
     """
-    unique = _draw_union(_Union(shape, parameters, streams, accepted_rows, rejected_rows), noise)
+    moments = draw_moments(shape, parameters, streams, accepted_rows, rejected_rows, 0)
+    unique = np.empty_like(noise.union)
+    for part in moments.parts(noise.samples):
+        _draw_union(moments, noise, part, out=unique[:, part])
     if ranks <= 1:
         return unique
     variance = unique / ranks * (1.0 - unique / shape.experts) * (shape.experts / max(shape.experts - 1, 1))
@@ -184,107 +111,40 @@ def draw_busiest_rank(
     return np.clip(busiest, unique / ranks, np.minimum(unique, -(-shape.experts // ranks)))
 
 
-def uniform_variance(experts: int, top_k: int, tokens: Value) -> Any:
-    """Variance of unique experts of `tokens` independent uniform tokens, continued to real numbers of tokens.
+def _draw_union(moments: Moments, noise: RoutingNoise, part: slice, out: Array | None = None) -> Array:
+    least, most = float(moments.shape.top_k), moments.most
+    drawn = moments.deviation(part) * noise.union[:, part]
+    drawn += moments.mean(part)
+    np.maximum(drawn, least, out=drawn)
+    return np.minimum(drawn, most if isinstance(most, float) else most[part], out=drawn if out is None else out)
 
-    Var = E q1 + E (E-1) q2 - (E q1)^2, q1 = (1 - K/E)^n, q2 = ((E-K)(E-K-1) / (E (E-1)))^n: inclusion-exclusion over
-    pairs of experts that no token chose.
+
+def _draw_cold(moments: Moments, unique: Array, noise: RoutingNoise, part: slice) -> Array:
+    """Cold experts among the `unique` ones.
+
+    Experts of the union fall on the cold set like draws without replacement; a lognormal keeps them above zero.
     """
-    if top_k >= experts:
-        return np.zeros_like(np.asarray(tokens, dtype=float))
-    log_q1 = np.log1p(-top_k / experts)
-    pair = (experts - top_k) * (experts - top_k - 1.0) / (experts * (experts - 1.0))
-    tokens = np.asarray(tokens, dtype=float)
-    q1 = np.exp(log_q1 * tokens)
-    # E (E-1) (q2 - q1^2) is a small difference of near equals: take it through expm1.
-    excess = np.log(pair) - 2.0 * log_q1 if pair > 0 else -1e300
-    spread = experts * q1
-    spread *= 1.0 - q1
-    pairs = q1 * q1
-    pairs *= experts * (experts - 1.0)
-    pairs *= np.expm1(excess * tokens)
-    spread += pairs
-    return np.maximum(spread, 0.0)
-
-
-@lru_cache(maxsize=64)
-def layer_profile(layers: int) -> Array:
-    """How a layer's log unique experts differ from the mean: zero mean, unit deviation, shape (layers,).
-
-    Measured layers are where they were measured (by relative depth); the others are assumed: a fixed low-discrepancy
-    sequence of normal quantiles, because a step adds up its layers and does not ask which of them is which.
-    """
-    if layers == 1:
-        return np.zeros(1)
-    golden = 0.5 * (5.0**0.5 - 1.0)
-    quantile = NormalDist().inv_cdf
-    # The layers nobody measured one by one average 22.45 and hold the two extremes.
-    unknown = np.asarray([quantile(0.05 + 0.9 * ((0.5 + golden * i) % 1.0)) for i in range(_PROFILE_LAYERS)])
-    reference = np.log(22.35 / _PROFILE_MEAN) + 0.11 * unknown
-    reference[np.argmax(unknown[4:20]) + 4] = np.log(_PROFILE_MOST / _PROFILE_MEAN)
-    reference[np.argmin(unknown[4:20]) + 4] = np.log(_PROFILE_LEAST / _PROFILE_MEAN)
-    reference[list(_MEASURED_LAYERS)] = np.log(np.asarray(list(_MEASURED_LAYERS.values())) / _PROFILE_MEAN)
-    nearest = np.rint(np.linspace(0.0, _PROFILE_LAYERS - 1.0, layers)).astype(int)
-    profile = reference[nearest] - reference[nearest].mean()
-    return np.asarray(profile / profile.std())
-
-
-class _Union:
-    """Means shared by every draw: independent tokens and the union, each of shape (layers, 1 or samples)."""
-
-    def __init__(
-        self, shape: RoutingShape, parameters: RoutingParameters, streams: int, accepted: Value, rejected: Value
-    ) -> None:
-        self.shape, self.parameters, self.streams = shape, parameters, streams
-        self.rows = np.asarray(accepted, dtype=float) + np.asarray(rejected, dtype=float)
-        #: effective rows of one stream
-        self.stream_rows = np.maximum(accepted + np.asarray(parameters.rejected_weight) * rejected, 1.0)
-        beta, spread = np.asarray(parameters.beta), np.asarray(parameters.layer_spread)
-        profile = layer_profile(shape.layers)[:, None]
-        # A layer's exponent moves by what gives `spread` at SPREAD_ROWS rows; one row is K experts in every layer.
-        shift = np.atleast_1d(spread) * profile
-        shift = shift - np.log(np.mean(np.exp(shift), axis=0))
-        log_rows = np.atleast_1d(np.log(self.stream_rows))
-        self.layer_factor = np.exp(shift * (log_rows / np.log(SPREAD_ROWS)))
-        #: unrelated streams that would touch as many experts
-        diversity = np.asarray(parameters.diversity)
-        exponent = SHARED_PROMPT_EXPONENT + (1.0 - SHARED_PROMPT_EXPONENT) * diversity
-        self.free_streams = np.exp(exponent * np.log(streams))
-        one = np.exp(beta * log_rows) * self.layer_factor
-        self.tokens = one * self.free_streams
-        hit = -np.log1p(-shape.top_k / shape.experts) if shape.top_k < shape.experts else np.inf
-        skew = np.maximum(np.asarray(parameters.stream_skew, dtype=float), 1e-9)
-        missed = np.expm1(skew * hit * one)
-        missed = np.log1p(self.free_streams * missed)
-        missed /= -skew
-        self.mean = np.expm1(missed)
-        self.mean *= -shape.experts
-
-
-def _draw_union(union: _Union, noise: RoutingNoise) -> Array:
-    shape = union.shape
-    deviation = uniform_variance(shape.experts, shape.top_k, union.tokens)
-    deviation = np.sqrt(deviation, out=deviation)
-    most = np.minimum(float(shape.experts), shape.top_k * union.rows * union.streams)
-    drawn: Array = np.multiply(deviation, noise.union)
-    drawn += union.mean
-    np.maximum(drawn, float(shape.top_k), out=drawn)
-    np.minimum(drawn, np.maximum(most, float(shape.top_k)), out=drawn)
-    return drawn
-
-
-def _cold_mean(union: _Union, cold_experts: int) -> Array:
-    parameters = union.parameters
-    rows = union.free_streams * union.stream_rows * union.layer_factor
-    hits = np.asarray(parameters.cold_share) * union.shape.top_k * rows / cold_experts
-    skew = np.maximum(np.asarray(parameters.cold_skew, dtype=float), 1e-9)
-    touched = -cold_experts * np.expm1(-np.log1p(skew * hits) / skew)
-    return np.asarray(np.minimum(touched, union.mean))
-
-
-def _over_layers(per_layer: Array) -> Any:
-    mean = per_layer.mean(axis=0)
-    return float(mean[0]) if mean.shape == (1,) else mean
+    experts, cold_experts = moments.shape.experts, moments.cold_experts
+    fraction = moments.cold_fraction(part)
+    mean = fraction * unique
+    # log(1 + variance / mean^2), variance = mean (1 - fraction) (1 - unique / E)
+    log_variance = unique * (-1.0 / experts)
+    log_variance += 1.0
+    log_variance *= 1.0 - fraction
+    cold = np.maximum(mean, 1e-12)
+    log_variance /= cold
+    np.log1p(log_variance, out=log_variance)
+    np.sqrt(log_variance, out=cold)
+    cold *= noise.cold[:, part]
+    log_variance *= 0.5
+    cold -= log_variance
+    np.exp(cold, out=cold)
+    cold *= mean
+    largest = float(np.max(unique))
+    if largest > experts - cold_experts:
+        np.maximum(cold, np.maximum(unique - (experts - cold_experts), 0.0), out=cold)
+    np.minimum(cold, unique, out=cold)
+    return np.minimum(cold, float(cold_experts), out=cold) if largest > cold_experts else cold
 
 
 @lru_cache(maxsize=64)

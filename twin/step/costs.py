@@ -4,6 +4,7 @@ reads:        bytes / achieved bandwidth, on top of a floor a call
 experts:      floor + unique experts x bytes an expert / bandwidth   (19.6 us + U x 18.8 MB / 6.56 TB/s holds from 1
 to 64 tokens
               within 3 % on GB300); a kernel that does not deduplicate pays per route
+host:         cold experts x bytes / (link or host bandwidth x its achieved share), after the hot ones
 sidecar:      hop + call + cold experts x bytes / its bandwidth + rows, beside the hot experts
 collective:   latency + inverse bandwidth x bytes, per algorithm with switch points
 context:      one read of a stream's KV for all its rows, and index work per row and context token
@@ -52,7 +53,7 @@ def step_durations(
     costs["dense"] = checkpoint.dense_bytes.value / layers / (bandwidth * ranks) / chunks
     costs["experts"] = _experts(lane, values, batch, experts, busiest)
     if lane.placement.cold_on == "host":
-        costs["host_experts"] = experts.cold * (values["host_expert_time"] / lane.ranks)
+        costs["host_experts"] = experts.cold * host_expert_s(lane, values)
     if lane.placement.cold_on == "sidecar":
         costs |= _sidecar(lane, values, batch, experts, tokens)
     if ranks > 1:
@@ -74,21 +75,29 @@ def _experts(lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, busi
         reads: FloatOrArray = batch.tokens * checkpoint.top_k.value * experts.hot / np.maximum(experts.unique, 1e-9)
     else:
         reads = experts.hot if busiest is None else busiest
-    a_rank_reads = reads * checkpoint.expert_bytes.value / lane.tensor_shards
-    return (values["moe_floor"] + a_rank_reads / values["primary.read_bandwidth"]) / collective_chunks(lane)
+    chunks = collective_chunks(lane)
+    # What does not depend on the layer first: `reads` is (layers, samples), the rest a number a sample.
+    expert_s = checkpoint.expert_bytes.value / lane.tensor_shards / values["primary.read_bandwidth"] / chunks
+    return reads * expert_s + values["moe_floor"] / chunks
+
+
+def host_expert_s(lane: Lane, values: Values) -> FloatOrArray:
+    """Seconds that one cold expert in host memory takes: its bytes at the achieved share of what they come through."""
+    own = lane.placement.cold_computed_by == "host"
+    bandwidth = values["host.read_bandwidth"] if own else values["host_link.bandwidth"] * lane.ranks
+    return lane.checkpoint.expert_bytes.value / (values["host_read_efficiency"] * bandwidth)
 
 
 def _sidecar(lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, tokens: int) -> dict[str, FloatOrArray]:
     message = tokens * lane.checkpoint.hidden_bytes_per_token
     sidecars = lane.placement.sidecars.value if lane.placement.sidecars else float(lane.ranks)
-    cold_bytes = experts.cold / sidecars * lane.checkpoint.expert_bytes.value
+    expert_s = lane.checkpoint.expert_bytes.value / sidecars / values["sidecar.read_bandwidth"]
+    call_s = values["sidecar_call_time"] + tokens * values["sidecar_row_time"]
     # Hidden states leave as 8-bit values and come back as 16-bit ones.
     one_way = values["sidecar_link.latency"] / 2
     return {
         "sidecar_out": one_way + message / 2 / values["sidecar_link.bandwidth"],
-        "sidecar_experts": values["sidecar_call_time"]
-        + tokens * values["sidecar_row_time"]
-        + cold_bytes / values["sidecar.read_bandwidth"],
+        "sidecar_experts": experts.cold * expert_s + call_s,
         "sidecar_back": one_way + message / values["sidecar_link.bandwidth"],
     }
 

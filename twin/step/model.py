@@ -26,8 +26,9 @@ from twin.step.costs import step_durations
 from twin.step.fast import StepTimes, step_breakdown, step_times
 
 Array = npt.NDArray[np.float64]
-#: Layers x samples worked on at once: enough to make a call cheap, few enough for the cache (measured).
-BLOCK_ELEMENTS = 131_072
+#: Layers x samples worked on at once: enough that a block's fixed work does not count (measured), few enough for flat
+#: memory. What must stay in a cache has smaller blocks of its own (routing, engine).
+BLOCK_ELEMENTS = 409_600
 keep_freed_memory()
 
 # Share of decode routes outside the h most popular experts of 384: top 192, 256, 290, 320 carry 85, 94, 97, 98.5 %
@@ -159,11 +160,10 @@ def _resolve_block(
     shape, parameters = routing_shape(lane), routing_parameters(lane, traffic, values)
     accepted: FloatOrArray = min(batch.accepted_rows, batch.rows)
     rows = {"streams": batch.streams, "accepted_rows": accepted, "rejected_rows": max(batch.rows - accepted, 0.0)}
-    blind = lane.placement.map_kind == "blind"
-    experts = draw_experts(shape, parameters, cold_experts=0 if blind else lane.cold_experts, noise=noise, **rows)  # type: ignore[arg-type]
-    if blind:
-        # Whatever a batch touches is cold in the proportion of what was moved.
-        share = lane.cold_experts / lane.checkpoint.experts.value
+    share = lane.blind_cold_share
+    experts = draw_experts(shape, parameters, cold_experts=0 if share is not None else lane.cold_experts, noise=noise, **rows)  # type: ignore[arg-type]
+    if share is not None:
+        # Whatever a batch touches is cold in the proportion of what was moved, or of what the cache misses.
         experts = ExpertDraw(experts.unique, experts.unique * (1.0 - share), experts.unique * share)
     busiest = None
     expert_ranks = int(lane.placement.expert_parallel.value)
