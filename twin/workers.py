@@ -12,7 +12,7 @@ import importlib
 import re
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -54,6 +54,9 @@ def worker_pool(workers: int, cluster: str | None = None) -> Iterator[Executor]:
         pool = ProcessPoolExecutor(max_workers=workers, initializer=_leave_interrupts_to_the_parent)
         try:
             yield pool
+        except KeyboardInterrupt:
+            stop(pool)
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -86,6 +89,11 @@ def _cluster(address: str, workers: int) -> Iterator[Executor]:
                 own.close()
 
 
+def executor_map(executor: Executor | None, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """`work` of every item in order, on the executor's workers; without one, here and one at a time as asked for."""
+    return map(work, items) if executor is None else iter(executor.map(work, items))
+
+
 def done(result: R) -> Future[R]:
     """A future that holds what is known already."""
     future: Future[R] = Future()
@@ -95,6 +103,13 @@ def done(result: R) -> Future[R]:
 
 def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def stop(executor: Executor) -> None:
+    """End processes in the middle of what they do: a serving simulation may take minutes, and nobody waits for it."""
+    # `terminate_workers` is Python 3.14's; before that a pool's processes are an attribute nobody promises.
+    for process in list((getattr(executor, "_processes", None) or {}).values()):
+        process.terminate()
 
 
 @contextmanager

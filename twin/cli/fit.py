@@ -51,6 +51,7 @@ def command(
     mcmc_steps: int,
     max_share: float,
     workers: int,
+    cluster: str | None,
     catalogue: str | None,
     seed: int,
     as_json: bool,
@@ -77,7 +78,7 @@ def command(
         load_lane(lane_name, roots)
         raise ReceiptError(f"no receipt with use = fit for lane {lane_name!r}; {nearest(lane_name, known)}")
     cells = resolve_receipts(chosen, roots)
-    with worker_pool(workers) as executor:
+    with worker_pool(workers, cluster) as executor:
         result = fit_lanes(cells, name=name, seed=seed, executor=executor, mcmc_steps=mcmc_steps, share=max_share)
     if output is not None:
         if output.suffix == ".json":

@@ -33,13 +33,25 @@ calibration = click.option(
     help='A calibration by name or .json file; "priors" for none. Default: the lane\'s own.',
 )
 
-workers = click.option(
-    "--workers",
-    type=click.IntRange(1, 256),
-    default=1,
-    show_default=True,
-    help="Processes to use; the answer is the same bytes whatever the number.",
-)
+
+def workers_by_default(count: int | None) -> Callable[[F], F]:
+    """The options --workers and --cluster of everything heavy: `count` processes when not given, None for one a processor."""
+    processes = click.option(
+        "--workers",
+        type=click.IntRange(1, 256),
+        default=count,
+        show_default="one a processor" if count is None else True,
+        help="Processes to use; the answer is the same bytes whatever the number.",
+    )
+    cluster = click.option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="A Dask cluster: tcp://scheduler:8786, or local for --workers processes here.",
+    )
+    return lambda command: processes(cluster(command))
+
+
+workers = workers_by_default(1)
 
 
 if TYPE_CHECKING:

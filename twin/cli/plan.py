@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +19,12 @@ if TYPE_CHECKING:
 @workload.options
 @click.option("--target", type=float, help="A load to serve: how many replicas it needs.")
 @click.option("--replications", type=int, default=4, show_default=True, help="Independent runs behind the interval.")
-@click.option("--workers", type=int, help="Processes. Default: one a processor.")
 @click.option("--years", type=float, default=3.0, show_default=True, help="Years the box is written off over.")
 @click.option("--electricity", type=float, default=0.20, show_default=True, help="USD per kWh.")
 @click.option("--no-pareto", is_flag=True, help="Leave out the table of tok/s per user against tok/s per box.")
 @click.option("--plot", type=workload.FILE, metavar="FILE", help="That table as .svg or .png.")
 @click.option("--force", is_flag=True, help="Replace a plot that exists.")
+@options.workers_by_default(None)
 @options.calibration
 @options.settings
 @options.catalogue
@@ -47,6 +44,7 @@ def command(
     from twin.planning.plan import make_plan
     from twin.planning.slo import parse_slo
     from twin.planning.study import read_study
+    from twin.workers import stop, worker_failures_explained, worker_pool
 
     roots = catalogue_roots(catalogue)
     if study_file is not None:
@@ -58,12 +56,15 @@ def command(
         raise PolicyError('a plan needs an SLO: --slo "p95 TTFT 2 s, p99 TPOT 25 ms", or slo in the study.')
     if given["years"] <= 0 or given["electricity"] < 0:
         raise PolicyError("--years is above 0 and --electricity at least 0.")
-    with _executor(given["workers"], given["replications"]) as executor:
+    workers = min(given["workers"] or os.cpu_count() or 1, max(given["replications"], 1))
+    with worker_pool(workers, given["cluster"]) as executor, worker_failures_explained("give the command again."):
         plan = make_plan(
             study, parse_slo(text), roots, seed=given["seed"] or study.seed, replications=given["replications"],
             target=given["target"] or study.target_rate, prices=Prices(given["years"], given["electricity"]),
             pareto=not given["no_pareto"] or plot is not None, executor=executor, said=_say,
         )  # fmt: skip
+        if plan.interrupted:
+            stop(executor)
     if plot is not None:
         _plot(plan, plot, study.title, force)
     if as_json:
@@ -89,16 +90,3 @@ def _say(text: str) -> None:
 
     if sys.stderr.isatty():
         click.echo(f"\r\033[K{text}", err=True, nl=False)
-
-
-@contextmanager
-def _executor(workers: int | None, most: int) -> Iterator[Executor | None]:
-    count = min(workers if workers is not None else os.cpu_count() or 1, most)
-    if count <= 1:
-        yield None
-        return
-    with ProcessPoolExecutor(count) as pool:
-        yield pool
-
-
-__all__: Sequence[str] = ("command",)

@@ -110,9 +110,6 @@ PLOTTED_ROWS = 5000
 )
 @click.option("--force", is_flag=True, help="Replace the files of --output and --plot.")
 @options.workers
-@click.option(
-    "--cluster", metavar="ADDRESS", help="A Dask cluster: tcp://scheduler:8786, or local for --workers processes here."
-)
 @options.calibration
 @options.catalogue
 @options.seed

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @options.as_json
 def command(
     receipt_files: tuple[Path, ...], lanes: tuple[str, ...], fail_over: str | None, output: Path | None, plot: Path | None, force: bool,
-    calibration: str | None, workers: int, catalogue: str | None, as_json: bool,
+    calibration: str | None, workers: int, cluster: str | None, catalogue: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Held-out errors of every lane with receipts: cells, sources, three-cell kits, transfer; rank accuracy and
     coverage.
@@ -75,7 +75,7 @@ def command(
         for cell in cells:
             result.receipts[cell.receipt.lane] = result.receipts.get(cell.receipt.lane, 0) + 1
     else:
-        with worker_pool(workers) as executor:
+        with worker_pool(workers, cluster) as executor:
             result = validate(cells, executor=executor)
     summary = validation_dict(result, skipped)
     if output is not None:

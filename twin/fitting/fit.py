@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from twin.fitting.parsimony import MAX_SHARE, Directions, within
 from twin.fitting.receipts import ROUTING_QUANTITIES, Receipt, receipts_csv
 from twin.lane.lane import Lane
 from twin.step.coefficients import ROUTING_PREFIX, coefficients
+from twin.workers import executor_map
 
 Array = npt.NDArray[np.float64]
 STARTS = 3
@@ -68,11 +70,11 @@ class FitResult:
 
 def fit_receipts(
     cells: Sequence[ReceiptCell], *, name: str = "", seed: int = 0, prior: Mapping[str, tuple[float, float]] | None = None, starts: int = STARTS,
-    mcmc_steps: int = 0, share: float = MAX_SHARE,
+    mcmc_steps: int = 0, share: float = MAX_SHARE, executor: Executor | None = None,
 ) -> FitResult:  # fmt: skip
     """Fit the lanes of `cells` together. `prior` overrides (mean, sd) of log factors by key (what other lanes have
     learnt). Fitted parameters stay below `share` of the receipts.
-    With `mcmc_steps` the Laplace posterior is replaced by an ensemble sampler's.
+    With `mcmc_steps` the Laplace posterior is replaced by an ensemble sampler's. `executor` runs the starts.
 
     Raises CalibrationError when there is nothing to fit.
     """
@@ -82,7 +84,7 @@ def fit_receipts(
         )
     objective = Objective(cells, prior=prior)
     theta, agree, directions = _solve_within(
-        objective, seed, starts=starts, limit=np.inf if mcmc_steps else share * len(cells)
+        objective, seed, starts=starts, limit=np.inf if mcmc_steps else share * len(cells), executor=executor
     )
     jacobian = objective.jacobian(theta)[: len(cells)] * objective.prior_sd
     z = objective.standardised(theta)
@@ -131,19 +133,15 @@ def fit_lanes(
     the other groups' receipts say of the devices, links and engines it shares with them.
     """
     groups = _groups(cells)
-    run = map if executor is None else executor.map
     if len(groups) == 1:
-        return fit_receipts(cells, name=name, seed=seed, mcmc_steps=mcmc_steps, share=share)
-    first = list(run(_fit_group, [(group, "", seed, None, 1, 0, share) for group in groups]))
+        return fit_receipts(cells, name=name, seed=seed, mcmc_steps=mcmc_steps, share=share, executor=executor)
+    run = partial(executor_map, executor, _fit_group)
+    first = list(run([(group, "", seed, None, 1, 0, share) for group in groups]))
     known = [c for result in first for c in result.calibrations.values()]
     priors = [learnt([c for c in known if c.lane not in result.calibrations]) for result in first]
     second = list(
         run(
-            _fit_group,
-            [
-                (group, name, seed, prior, STARTS, mcmc_steps, share)
-                for group, prior in zip(groups, priors, strict=True)
-            ],
+            [(group, name, seed, prior, STARTS, mcmc_steps, share) for group, prior in zip(groups, priors, strict=True)]
         )
     )
     calibrations = {lane: c for result in second for lane, c in result.calibrations.items()}
@@ -196,12 +194,14 @@ def learnt(calibrations: Sequence[Calibration]) -> dict[str, tuple[float, float]
     return out
 
 
-def _solve_within(objective: Objective, seed: int, *, starts: int, limit: float) -> tuple[Array, bool, Directions]:
+def _solve_within(
+    objective: Objective, seed: int, *, starts: int, limit: float, executor: Executor | None
+) -> tuple[Array, bool, Directions]:
     """The fit along the directions its receipts may determine. The model is not linear: chosen at the full fit, checked
     at the one within.
     """
     every = Directions.every(len(objective.prior_sd))
-    theta, agree = _solve(objective, every, seed, starts=starts)
+    theta, agree = _solve(objective, every, seed, starts=starts, executor=executor)
 
     def whitened(at: Array) -> Array:
         return np.asarray(objective.jacobian(at)[: len(objective.cells)] * objective.prior_sd)
@@ -213,36 +213,39 @@ def _solve_within(objective: Objective, seed: int, *, starts: int, limit: float)
             break
         asked *= 0.98
         directions = within(jacobian, asked)
-        theta, agree = _solve(objective, directions, seed, starts=starts)
+        theta, agree = _solve(objective, directions, seed, starts=starts, executor=executor)
     return theta, agree, directions
 
 
-def _solve(objective: Objective, directions: Directions, seed: int, *, starts: int) -> tuple[Array, bool]:
+def _solve(
+    objective: Objective, directions: Directions, seed: int, *, starts: int, executor: Executor | None
+) -> tuple[Array, bool]:
+    count = directions.basis.shape[1]
+    if not count:
+        return objective.prior_mean, True
+    rng = np.random.default_rng([seed, 7])
+    points: list[Array] = [np.zeros(count) if start == 0 else 0.7 * rng.standard_normal(count) for start in range(starts)]
+    found = list(executor_map(executor, _solve_from, [(objective, directions, x0) for x0 in points]))
+    best = min(found, key=lambda item: item[0])
+    agree = all(cost <= best[0] * 1.02 + 0.05 for cost, _ in found)
+    return best[1], agree
+
+
+def _solve_from(item: tuple[Objective, Directions, Array]) -> tuple[float, Array]:
     from scipy.optimize import least_squares
 
-    mean = objective.prior_mean
+    objective, directions, x0 = item
+    mean, receipts = objective.prior_mean, len(objective.cells)
     along = objective.prior_sd[:, None] * directions.basis
-    count, receipts = along.shape[1], len(objective.cells)
-    if not count:
-        return mean, True
 
     def residuals(x: Array) -> Array:
         return np.concatenate([objective.residuals(mean + along @ x)[:receipts], x])
 
     def jacobian(x: Array) -> Array:
-        return np.vstack([objective.jacobian(mean + along @ x)[:receipts] @ along, np.eye(count)])
+        return np.vstack([objective.jacobian(mean + along @ x)[:receipts] @ along, np.eye(len(x))])
 
-    rng = np.random.default_rng([seed, 7])
-    found = []
-    for start in range(starts):
-        x0 = 0.0 if start == 0 else 0.7 * rng.standard_normal(count)
-        result = least_squares(
-            residuals, np.zeros(count) + x0, jac=jacobian, bounds=(-5.0, 5.0), max_nfev=40, xtol=1e-7, ftol=1e-7
-        )
-        found.append((float(result.cost), mean + along @ result.x))
-    best = min(found, key=lambda item: item[0])
-    agree = all(cost <= best[0] * 1.02 + 0.05 for cost, _ in found)
-    return best[1], agree
+    result = least_squares(residuals, x0, jac=jacobian, bounds=(-5.0, 5.0), max_nfev=40, xtol=1e-7, ftol=1e-7)
+    return float(result.cost), mean + along @ result.x
 
 
 def _calibration(lane: Lane, fitted: _Fitted, name: str, seed: int) -> Calibration:

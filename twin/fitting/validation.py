@@ -22,6 +22,7 @@ from twin.fitting.calibration import Calibration
 from twin.fitting.cells import ReceiptCell
 from twin.fitting.fit import fit_receipts, learnt
 from twin.fitting.score import RATE, STEP, Score, score
+from twin.workers import executor_map
 
 FOLDS = 5
 RANK_DIFFERENCE = 0.05
@@ -156,11 +157,10 @@ def transfer_calibration(cell: ReceiptCell, prior: Prior) -> Calibration:
 def validate(cells: Sequence[ReceiptCell], *, executor: Executor | None = None) -> Validation:
     """Run every held-out question over all lanes of `cells`. Deterministic whatever the executor."""
     groups = {lane: own for lane, own in sorted(by_lane(cells).items())}
-    run = map if executor is None else executor.map
-    fits = [fit for fit in run(_fit_lane, list(groups.items())) if fit is not None]
+    fits = [fit for fit in executor_map(executor, _fit_lane, list(groups.items())) if fit is not None]
     jobs = [(lane, own, fits) for lane, own in groups.items()]
     result = Validation([], [], [], [], {}, {})
-    for lane, held, left_out, kit, moved in run(_lane_scores, jobs):
+    for lane, held, left_out, kit, moved in executor_map(executor, _lane_scores, jobs):
         result.held_out.extend(held)
         result.by_source.extend(left_out)
         result.three_cell.extend(kit)

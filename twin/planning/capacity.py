@@ -10,18 +10,19 @@ bisection. The answer is the mean of the edges with a Student-t interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from statistics import NormalDist
 
 from twin.errors import PolicyError
+from twin.planning.replications import speed_of
 from twin.planning.server import Server, serve
 from twin.planning.slo import Clause, Watch, broken, per_request
 from twin.planning.study import Arrivals, Extent
 from twin.serving.result import ServingResult
 from twin.serving.stats import replication_half_width
+from twin.workers import executor_map
 
 REQUESTS = 1000
 REPLICATIONS = 4
@@ -72,7 +73,7 @@ def largest_load(
     start = pilot.load or _guess(server, arrivals)
     work = partial(_replication, server, arrivals, extent, tuple(clauses), replicas, seed, replications, start)
     edges: list[Edge] = []
-    for index, edge in enumerate(_map(executor, work, range(replications))):
+    for index, edge in enumerate(executor_map(executor, work, range(replications))):
         edges.append(edge)
         if said is not None:
             said(f"{server.option.name}: replication {index + 1} of {replications}, {edge.load:.3g}")
@@ -116,7 +117,7 @@ def _kept_at(
     longer = extent
     if extent.duration is None and arrivals.kind != "trace":
         longer = extent.model_copy(update={"requests": (extent.requests or REQUESTS) * min(replicas, 3)})
-    speed = _speed(server, index, replications)
+    speed = speed_of(server, index, replications)
     return not _run(server, arrivals, longer, clauses, load, seed + 1000 * index, speed, replicas)[1]
 
 
@@ -147,7 +148,7 @@ def _replication(
     server: Server, arrivals: Arrivals, extent: Extent, clauses: tuple[Clause, ...], replicas: int | None, seed: int,
     replications: int, start: float, index: int,
 ) -> Edge:  # fmt: skip
-    speed = _speed(server, index, replications)
+    speed = speed_of(server, index, replications)
     enough = extent
     if extent.duration is None and extent.requests is None and arrivals.kind != "trace":
         enough = extent.model_copy(update={"requests": REQUESTS})
@@ -212,12 +213,6 @@ def _missed(clauses: Sequence[Clause], result: ServingResult) -> list[str]:
     return missed
 
 
-def _speed(server: Server, index: int, replications: int) -> float:
-    """A quantile of the lane's unknown speed for each replication, in no order of size that a seed could follow."""
-    z = NormalDist().inv_cdf((index + 0.5) / replications)
-    return math.exp(server.relative_sd * z)
-
-
 def _guess(server: Server, arrivals: Arrivals) -> float:
     """About what the lane could do with every slot full: a first load to try."""
     if arrivals.kind == "trace":
@@ -248,7 +243,3 @@ def _at(arrivals: Arrivals, load: float) -> Arrivals:
 
 def _unit(arrivals: Arrivals) -> str:
     return {"closed": "users", "trace": "times the trace"}.get(arrivals.kind, "requests/s")
-
-
-def _map(executor: Executor | None, work: Callable[[int], Edge], indices: Iterable[int]) -> Iterable[Edge]:
-    return map(work, indices) if executor is None else executor.map(work, indices)

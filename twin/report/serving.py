@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from twin.report.terminal import console, number, print_table
@@ -10,6 +11,7 @@ from twin.serving.stats import Summary
 
 if TYPE_CHECKING:
     from twin.planning.plan import Plan, PlannedOption
+    from twin.planning.replications import Spread
 
 _ROWS = (
     ("TTFT", "ttft_s"),
@@ -66,6 +68,17 @@ def print_result(result: ServingResult, title: str) -> None:
     )
     for warning in result.warnings:
         out.print(f"[yellow]warning:[/yellow] {warning}")
+
+
+def print_replications(spreads: Sequence[Spread], runs: int) -> None:
+    """Means over independent runs with their 95 % interval, latencies in ms."""
+    rows = []
+    for s in spreads:
+        scale = 1e3 if "_s." in s.metric else 1.0
+        half = f" ± {number(scale * s.half_width)}" if s.half_width is not None else ""
+        name = s.metric.replace("_s.", " ms, ").replace(".", " ")
+        rows.append([name, f"{number(scale * s.mean)}{half}", number(scale * s.least), number(scale * s.most)])
+    print_table(f"{runs} independent runs, lane and traffic drawn anew", ["", "mean", "least", "most"], rows)
 
 
 def print_plan(plan: Plan) -> None:
