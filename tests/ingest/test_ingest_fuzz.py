@@ -7,6 +7,7 @@ huge ones, nesting, doubled lines, other encodings), under its own name so that 
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import time
 import tracemalloc
@@ -230,6 +231,38 @@ def test_large_values_are_passed_over(tmp_path: Path) -> None:
     assert path.stat().st_size > 18 * 2**20
     assert read_file(path, format_name="vllm-bench").cells[0].k == 7
     assert _memory_mib(path, "vllm-bench") < 20
+
+
+def test_detailed_records_are_folded(tmp_path: Path) -> None:
+    """150,000 chunk intervals are 1.2 MB as numbers and 5 MB as Python floats; a quarter of them costs the same."""
+    peaks = []
+    for chunks in (250, 1000):
+        raw = build.vllm_detailed(150, level=10)
+        raw["itls"] = [[0.012 + i * 1e-9 for i in range(chunks)]] * 150
+        path = tmp_path / f"{chunks}.json"
+        path.write_text(json.dumps(raw))
+        peaks.append(_memory_mib(path))
+    assert max(peaks) < 5 and peaks[1] < 1.5 * peaks[0]
+
+
+def test_tables_are_folded(tmp_path: Path) -> None:
+    """A row a step, and a count a row: what is kept is a mean for each batch, and one matrix."""
+    steps = tmp_path / "steps.csv"
+    steps.write_text("tokens,ms\n" + "".join(f"{8 * (1 + i % 16)},{10 + i % 16}.5\n" for i in range(20_000)))
+    assert _memory_mib(steps) < 2.5
+    (first, *others) = read_file(steps).cells
+    assert len(others) == 15 and first.step_s == pytest.approx(0.0105) and "1,250 rows" in first.notes[0]
+    counts = tmp_path / "counts.csv"
+    counts.write_text("layer,expert,count\n" + "".join(f"{i // 384},{i % 384},{'0' * 40}7\n" for i in range(40 * 384)))
+    assert _memory_mib(counts) < 2.5
+
+
+def test_a_metrics_page_of_many_pages_is_refused(tmp_path: Path) -> None:
+    page = (CONSTRUCTED / "vllm_metrics_after.prom").read_bytes()
+    path = tmp_path / "pages"
+    path.write_bytes(page * (5 * 2**20 // len(page)))
+    with pytest.raises(IngestError, match="collection of pages"):
+        read_file(path)
 
 
 def test_a_large_trace_is_streamed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ row a step becomes one cell for each number of tokens, the mean of its rows.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -158,33 +159,50 @@ def _entry(raw: Any, label: str, costs: _Costs, found: Found) -> None:
         raise IngestError(f"{here}: expected [tokens, milliseconds], got {str(raw)[:40]!r}.")
 
 
+@dataclass(frozen=True)
+class _Columns:
+    tokens: str
+    time: str
+    streams: str | None
+    others: list[str]
+    #: seconds of one unit of the time column; None where it holds steps per second
+    unit_s: float | None = None
+
+
+def _columns(cells: dict[str, str]) -> _Columns:
+    """Which columns of a table hold tokens, time and streams; empty texts where there is none."""
+    tokens = next((c for c in cells if _TOKENS.match(c)), "")
+    time = next((c for c in cells if _TIME.match(c)), "") or next((c for c in cells if _RATE.match(c)), "")
+    streams = next((c for c in cells if _STREAMS.match(c)), None)
+    match = _TIME.match(time)
+    unit_s = _SECONDS[match[1] or match[2] or "ms"] if match else None
+    others = [c for c in cells if tokens and time and c not in (tokens, time, streams)]
+    return _Columns(tokens, time, streams, others, unit_s)
+
+
 def _table(source: Source, costs: _Costs, found: Found) -> None:
     passed, first = 0, 0
+    table, columns = 0, _Columns("", "", None, [])
     for row in rows(source):
-        tokens_at = next((c for c in row.cells if _TOKENS.match(c)), None)
-        time_at = next((c for c in row.cells if _TIME.match(c)), None) or next(
-            (c for c in row.cells if _RATE.match(c)), None
-        )
-        if tokens_at is None or time_at is None:
+        if row.table != table:
+            table, columns = row.table, _columns(row.cells)
+            for column in columns.others:
+                found.keep(f"column {column!r}", row.cells[column])
+        if not columns.tokens or not columns.time:
             continue
+        tokens_at, time_at, streams_at = columns.tokens, columns.time, columns.streams
         tokens, time = quantity(row.cells[tokens_at]), quantity(row.cells[time_at])
         if tokens is None or time is None:
             passed, first = passed + 1, first or row.line
             continue
-        where = f"{source.where}, line {row.line}"
         if tokens[0] != int(tokens[0]) or time[0] <= 0:
             raise IngestError(
-                f"{where}: {row.cells[tokens_at][:20]!r} tokens in {row.cells[time_at][:20]!r}; expected a whole "
-                "number and a time above zero."
+                f"{source.where}, line {row.line}: {row.cells[tokens_at][:20]!r} tokens in "
+                f"{row.cells[time_at][:20]!r}; expected a whole number and a time above zero."
             )
-        match = _TIME.match(time_at)
-        unit = (match[1] or match[2] or "ms") if match else ""
-        seconds = time[0] * _SECONDS[unit] if match else 1.0 / time[0]
-        streams_at = next((c for c in row.cells if _STREAMS.match(c)), None)
+        seconds = time[0] * columns.unit_s if columns.unit_s else 1.0 / time[0]
         streams = quantity(row.cells[streams_at]) if streams_at else None
         costs.add(int(tokens[0]), seconds, f"line {row.line}", streams[0] if streams and streams[0] >= 1 else None)
-        for column in row.cells.keys() - {tokens_at, time_at, streams_at}:
-            found.keep(f"column {column!r}", row.cells[column])
     if passed:
         found.notes.append(f"{passed} rows without a number left out, the first in line {first}")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 from twin.errors import IngestError
 from twin.ingest.numbers import LARGEST, SMALLEST
@@ -26,8 +26,7 @@ _VALUE = re.compile(
 _EMPTY = frozenset(("", "-", "--", "—", "–", "n/a", "na", "none", "null", "nan", "?", "tbd", "x"))
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One row: cells by lower-case column name, the line in the file, and which table of the file it is of."""
 
     cells: dict[str, str]
@@ -85,6 +84,14 @@ def quantity(cell: str, kilo: float = 1000.0) -> tuple[float, float | None, str]
     `kilo` is what "k" and "K" mean in this column: 1000 for rates, 1024 for prompt sizes ("16K" is 16,384 tokens).
     """
     text = cell.strip()
+    # Most cells of a long table are plain numbers.
+    if text[:1].isdigit() and text[-1:].isdigit() and len(text) <= 20:
+        try:
+            plain = float(text)
+        except ValueError:
+            plain = 0.0
+        if SMALLEST <= plain <= LARGEST:
+            return plain, None, ""
     if text.lower().strip("*` ") in _EMPTY:
         return None
     match = _VALUE.match(text) if len(text) <= 80 else None
@@ -134,7 +141,7 @@ def _csv(source: Source) -> Iterator[Row]:
     try:
         for values in reader:
             line = skipped + reader.line_num
-            if not any(v.strip() for v in values):
+            if not "".join(values).strip():
                 continue
             if not columns:
                 columns = _unique([name(v) for v in values], source.where, line)
@@ -144,7 +151,9 @@ def _csv(source: Source) -> Iterator[Row]:
                     f"{source.where}, line {line}: {len(values)} cells in a table of {len(columns)} columns; quote "
                     f"cells that hold a {delimiter!r}."
                 )
-            yield Row(dict(zip(columns, values + [""] * (len(columns) - len(values)), strict=True)), line, 1)
+            if len(values) < len(columns):
+                values = values + [""] * (len(columns) - len(values))
+            yield Row(dict(zip(columns, values, strict=True)), line, 1)
     except csv.Error as error:
         raise IngestError(f"{source.where}: not a CSV table ({error}).") from None
 

@@ -25,8 +25,12 @@ from twin.ingest.source import Source
 from twin.ingest.vllm_bench import draft_length
 
 TITLE = "a vLLM metrics page (Prometheus text)"
-MAX_PAGE_BYTES = 32 * 2**20
+#: one answer of /metrics is some hundred kilobytes; the parser keeps a family's samples at some hundred bytes each
+MAX_PAGE_BYTES = 4 * 2**20
 MAX_SAMPLES = 500_000
+_NO_PAGE = (
+    "one answer of /metrics is some hundred kilobytes, so this is a collection of pages; save the page of one moment"
+)
 _DRAFTS, _DRAFTED = "vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_draft_tokens_total"
 _ACCEPTED, _POSITION = (
     "vllm:spec_decode_num_accepted_tokens_total",
@@ -133,7 +137,7 @@ def _parse(source: Source, found: Found) -> Page:
     page, count = Page(), 0
     seen: set[object] = set()
     try:
-        for family in text_string_to_metric_families(source.text(MAX_PAGE_BYTES)):
+        for family in text_string_to_metric_families(source.text(MAX_PAGE_BYTES, _NO_PAGE)):
             for sample in family.samples:
                 count += 1
                 if count > MAX_SAMPLES:
