@@ -146,8 +146,8 @@ def _check_routing(receipt: Receipt, lane: Lane) -> None:
     """Refuse a measurement of routing that cannot be of this lane's checkpoint and placement."""
     shape = routing_shape(lane)
     if receipt.quantity == "cold_share":
-        if lane.cold_experts == 0 or lane.placement.map_kind == "blind":
-            why = "moved its tensors blindly, popular or not" if lane.cold_experts else "holds every expert hot"
+        if lane.cold_experts == 0 or lane.placement.map_kind != "popularity":
+            why = "does not place experts by popularity" if lane.cold_experts else "holds every expert hot"
             raise ReceiptError(f"receipt {receipt.id!r}: lane {lane.name!r} {why}; a cold share says nothing of it.")
         if receipt.value > 1.0:
             raise ReceiptError(f"receipt {receipt.id!r}: a cold share of {receipt.value:g}; expected 0 to 1.")

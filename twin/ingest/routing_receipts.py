@@ -81,9 +81,9 @@ def _unions(found: Found, fold: UnionFold, lane: Lane, fill: Fill, taken: set[st
 
 def _cold(found: Found, matrix: Matrix, lane: Lane, fill: Fill, taken: set[str]) -> list[Receipt]:
     counts = _counts(found, matrix, lane)
-    if lane.cold_experts == 0 or lane.placement.map_kind == "blind":
+    if lane.cold_experts == 0 or lane.placement.map_kind != "popularity":
         why = (
-            "its tensors were moved without regard to what is popular, so its cold share is their share of the experts"
+            f"its experts were placed without regard to what is popular (map_kind {lane.placement.map_kind!r})"
             if lane.cold_experts
             else "every expert is in its primary devices, so no route leaves them"
         )
