@@ -2,7 +2,7 @@
 
 Receipts: RonanLabsAI/dgx-station-frontier logs/dsv41-flash-sidecar/realtext-ab-a.log @26119a82, `vllm bench serve`
 with C users in a closed loop and 5 C requests of 8,191 tokens in, 1,024 forced out, news articles at temperature 0;
-server flags --max-num-seqs 32 --max-num-batched-tokens 8192 --long-prefill-token-threshold 6144.
+server flags --max-num-seqs 32 --max-num-batched-tokens 8192 --long-prefill-token-threshold 6144; 285 experts a layer hot.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from twin.lane.catalogue import catalogue_roots
@@ -17,7 +18,6 @@ from twin.planning.predict import CellRequest, make_predictor
 from twin.planning.server import Server, make_server, serve
 from twin.planning.study import Arrivals, Extent, Option, TrafficShare
 from twin.serving.lane import LaneStepTime
-from twin.serving.result import ServingResult
 from twin.serving.steptime import interpolation_error
 
 ROOTS = catalogue_roots()
@@ -62,41 +62,51 @@ def test_the_lane_table_is_the_step_model() -> None:
     assert abs(worst[1]) < 0.01, worst
 
 
-FLAGS = {"long_prefill_tokens": 6144, "plans_ahead": True}
-#: prefill of the run itself, from its C = 1 receipts: 216 ms for 8,191 tokens, 42 to 79 ms for 44 to 140 tokens
-OWN_PREFILL = ("engine.prefill_overhead=15 ms", "engine.sidecar_row_time=0.62 us")
+#: the box of these runs: 99 of 384 experts a layer on the sidecar
+BOX = ["placement.hot=285"]
 
 
 @lru_cache
-def news(users: int, *settings: str) -> ServingResult:
-    option = Option(name="s", lane="sidecar", set=list(settings), verification="greedy", max_seqs=32, limits=FLAGS)
-    share = TrafficShare(name="news", prompt_tokens=8191, output_tokens=1024)
-    server = make_server(option, [share], ROOTS)
-    return serve(server, Arrivals(kind="closed", users=users), Extent(requests=5 * users, warmup="0 s")).result
+def box(traffic: str, prompt: int, output: int) -> Server:
+    option = Option(name="s", lane="sidecar", set=BOX, verification="greedy", max_seqs=32)
+    return make_server(option, [TrafficShare(name=traffic, prompt_tokens=prompt, output_tokens=output)], ROOTS)
+
+
+@lru_cache
+def closed(traffic: str, prompt: int, output: int, users: int, requests: int) -> tuple[float, float]:
+    """(mean TTFT, seconds for all) of a closed loop as `vllm bench serve` runs it: nothing trimmed, mean of 4 seeds."""
+    extent, arrivals = Extent(requests=requests, warmup="0 s"), Arrivals(kind="closed", users=users)
+    seeds = range(4 if users > 1 and output > 1 else 1)
+    runs = [serve(box(traffic, prompt, output), arrivals, extent, seed=seed).result for seed in seeds]
+    return float(np.mean([r.ttft_s.mean for r in runs])), float(np.mean([r.duration_s for r in runs]))
 
 
 @pytest.mark.parametrize(("users", "wall_tok_s"), [(1, 259.6), (16, 1334.6), (32, 1722.7)])
-@pytest.mark.parametrize("settings", [(), OWN_PREFILL])
-def test_wall_throughput_with_prefill(users: int, wall_tok_s: float, settings: tuple[str, ...]) -> None:
+def test_wall_throughput_with_prefill(users: int, wall_tok_s: float) -> None:
     """Within 10 % of the receipt; at C = 1 it is the mean of three runs that spread by 5 %."""
-    result = news(users, *settings)
-    assert 5 * users * 1024 / result.duration_s == pytest.approx(wall_tok_s, rel=0.10)
+    _, duration_s = closed("news", 8191, 1024, users, 5 * users)
+    assert 5 * users * 1024 / duration_s == pytest.approx(wall_tok_s, rel=0.10)
 
 
-def test_first_token_of_a_lone_request() -> None:
-    """Receipt: 216, 214, 217 ms at C = 1. Within 10 %."""
-    assert news(1).ttft_s.mean == pytest.approx(0.2157, rel=0.10)
+@pytest.mark.parametrize(("users", "ttft_s"), [(1, 0.2157), (16, 0.7857), (32, 1.1712)])
+def test_first_token_of_8k_prompts(users: int, ttft_s: float) -> None:
+    """Within 10 %; at C = 1 the mean of 216, 214 and 217 ms. No parameter was fitted to C = 16 and 32."""
+    assert closed("news", 8191, 1024, users, 5 * users)[0] == pytest.approx(ttft_s, rel=0.10)
 
 
-@pytest.mark.parametrize(("users", "ttft_s"), [(16, 0.786), (32, 1.171)])
-def test_first_token_under_load(users: int, ttft_s: float) -> None:
-    """With the lane's calibrated prefill within 30 %, with the prefill of the run's own C = 1 receipts within 15 %.
-
-    The lane's fit gives a chunk of 8,192 tokens 166 ms, which with the 39 ms before the engine is the receipt at C = 1;
-    under load only the chunk queues, and it is too short. The aim is 10 %; docs/serving.md says what is missing.
-    """
-    assert news(users).ttft_s.mean == pytest.approx(ttft_s, rel=0.30)
-    assert news(users, *OWN_PREFILL).ttft_s.mean == pytest.approx(ttft_s, rel=0.15)
+@pytest.mark.parametrize(
+    ("prompt", "users", "requests", "ttft_s", "duration_s"),
+    [
+        (8192, 1, 4, 0.2278, 0.91), (8192, 16, 64, 2.538, 11.26), (65536, 1, 4, 1.698, 6.79), (65536, 16, 64, 20.289, 91.33),
+    ],
+)  # fmt: skip
+def test_prompts_with_one_token_of_output(
+    prompt: int, users: int, requests: int, ttft_s: float, duration_s: float
+) -> None:
+    """Receipt sidecar-ab-a.log @4ef56c28: random ids, no prefix hit, 1 output token, a closed loop. Within 10 %."""
+    first_s, all_s = closed("random-ids", prompt, 1, users, requests)
+    assert first_s == pytest.approx(ttft_s, rel=0.10)
+    assert all_s == pytest.approx(duration_s, rel=0.10)
 
 
 def test_a_cap_of_32_sequences_queues_the_other_32() -> None:

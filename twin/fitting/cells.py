@@ -200,7 +200,7 @@ def predict_cell(
     base = bases[lane.name]
     repeated = Values(base, {key: np.repeat(value, FIT_SAMPLES) for key, value in factors.items()})
     if receipt.quantity in ("ttft", "prefill_tok_s"):
-        first = _mean(ttft_s(lane, repeated, max(1, receipt.context_tokens)), vectors)
+        first = _mean(ttft_s(lane, repeated, max(1, receipt.context_tokens), traffic=cell.traffic), vectors)
         return first * 1e3 if receipt.quantity == "ttft" else receipt.context_tokens / first
     if receipt.quantity == "tokens_per_step":
         return np.full(vectors, cell.tokens_per_step)
@@ -238,7 +238,7 @@ def predict_cell(
         if receipt.definition != "wall_with_ttft":
             return receipt.concurrency * kept / step
         out = float(receipt.output_tokens or DEFAULT_OUTPUT_TOKENS)
-        prefill = _mean(ttft_s(lane, repeated, max(1, receipt.context_tokens)), vectors)
+        prefill = _mean(ttft_s(lane, repeated, max(1, receipt.context_tokens), traffic=cell.traffic), vectors)
         return receipt.concurrency * out / (out / kept * step + receipt.concurrency * prefill)
     raise ReceiptError(f"receipt {receipt.id!r}: {receipt.quantity} is not a quantity the step model predicts.")
 

@@ -47,7 +47,8 @@ class Checkpoint(Strict):
     the output head (`head_bytes`, read once a step). `kv_bytes_per_token` is what one token of context keeps in memory
     over all layers; `kv_read_bytes_per_token` is what one step reads of it a stream; `attention_window` bounds that
     read
-    where attention is windowed or selects (0: no bound).
+    where attention is windowed or selects (0: no bound). `window_layers` keep the KV of `replay_window` tokens only;
+    `active_parameters` are those of the layers a prompt passes in full.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Checkpoint(Strict):
     kv_bytes_per_token: Annotated[Bytes, within(0, 1e9, above=True)]
     kv_read_bytes_per_token: Bytes
     replay_window: Amount
+    window_layers: Amount | None = None
     activation_bytes: Annotated[Number, within(0, 16, above=True)]
     active_parameters: Annotated[Number, within(1, 1e16)]
     total_parameters: Annotated[Number, within(1, 1e16)]
@@ -78,6 +80,10 @@ class Checkpoint(Strict):
             raise ValueError(f"top_k is {self.top_k.text}, more than the {self.experts.text} experts there are")
         if self.moe_layers.value > self.layers.value:
             raise ValueError(f"moe_layers is {self.moe_layers.text} of {self.layers.text} layers")
+        if self.window_layers is not None and self.window_layers.value >= self.layers.value:
+            raise ValueError(
+                f"window_layers is {self.window_layers.text} of {self.layers.text} layers; one must be full"
+            )
         return self
 
     @property

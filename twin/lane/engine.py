@@ -30,6 +30,10 @@ class Engine(Strict):
     waiting
     for the sidecar's result; `collective_chunks` is into how many pieces a layer's all-reduce is cut to overlap with
     compute.
+    `sidecar_row_time` is one more row of a verify step's call to the sidecar, `sidecar_bulk_row_time` of a prompt's;
+    `tokenise_time` passes before the engine for every prompt token; `long_prefill_tokens` caps one prompt's chunk;
+    `bounded_replay`: layers that keep only a window run on each chunk's last window; `plans_ahead`: a step is planned
+    while the one before it runs; `stream_handling_time` is the front end's time for one stream's output of one step.
     `token_buckets` are the captured graph sizes in tokens ((k+1) x streams is rounded up to the next one).
     """
 
@@ -53,12 +57,18 @@ class Engine(Strict):
     collective_chunks: Annotated[Number, within(1, 16, whole=True)]
     sidecar_call_time: Seconds | None = None
     sidecar_row_time: Seconds | None = None
+    sidecar_bulk_row_time: Seconds | None = None
     launches_beside_sidecar: Annotated[Number, within(0, 1e7)] | None = None
     host_expert_time: Seconds | None = None
     engram_time: Seconds | None = None
     prefill_efficiency: Annotated[Number, within(0, 1, above=True)]
     prefill_context_time: Seconds
     prefill_overhead: Seconds
+    tokenise_time: Seconds | None = None
+    long_prefill_tokens: Annotated[Number, within(1, 1e9, whole=True)] | None = None
+    bounded_replay: bool = False
+    plans_ahead: bool = False
+    stream_handling_time: Seconds | None = None
     boot_noise: Annotated[Number, within(0, 1)]
     notes: str = ""
 

@@ -185,7 +185,8 @@ class Predictor:
 
     def first_token_s(self, request: CellRequest) -> Array:
         """Seconds to the first token of a lone request, `(samples,)`."""
-        first = ttft_s(self.lane, self.values, request.context_tokens, cached_tokens=request.cached_tokens)
+        cached = request.cached_tokens
+        first = ttft_s(self.lane, self.values, request.context_tokens, cached_tokens=cached, traffic=self.traffic)
         return np.broadcast_to(first, self.run_factor.shape) * self.run_factor
 
     def cell(self, request: CellRequest) -> Cell:

@@ -61,7 +61,7 @@ def sensitivity(
         values = Values(base, dict(zip(names, factors, strict=False)))
         run = np.exp(predictor.run_log_sd * z[-1])
         if output == "ttft_ms":
-            first = ttft_s(predictor.lane, values, request.context_tokens) * run
+            first = ttft_s(predictor.lane, values, request.context_tokens, traffic=predictor.traffic) * run
             return np.atleast_2d(first * 1e3)
         kept = accepted.draw_mean(np.stack([z[-2], np.zeros(z.shape[1])]), streams=1, steps=1)
         if output == "tokens_per_step":

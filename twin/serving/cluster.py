@@ -157,7 +157,9 @@ class Cluster:
         """A client sends a request."""
         self.live[request.index] = request
         self.observer.arrived(request, self.env.now)
-        frontend_s = self.deployment.frontend_s
+        deployment = self.deployment
+        frontend_s = deployment.frontend_s + deployment.frontend_s_per_token * request.prompt_tokens
+        frontend_s += deployment.frontend_s_per_stream * (len(self.live) - 1)
         if frontend_s:
             self.env.timeout(frontend_s).callbacks.append(lambda _: self._dispatch(request))
         else:

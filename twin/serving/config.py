@@ -71,7 +71,9 @@ class Deployment(Strict):
     only decode. `in_flight` caps the requests a replica is given (0: no cap); the router holds the rest, first come
     first served. `host_bytes_per_s` moves swapped and host-tier KV of `kv_bytes_per_token`; `host_transfer` says
     whether that time hides under the step. `on_outage` says what becomes of the requests of a dead replica: resumed
-    elsewhere, or failed. `frontend_s` passes before a request reaches a scheduler (connection, tokenisation).
+    elsewhere, or failed. Before a request reaches a scheduler pass `frontend_s` (connection), `frontend_s_per_token` of
+    its prompt (tokenisation), and `frontend_s_per_stream` for everybody else in the system, whose output the front end
+    handles in turn.
     """
 
     limits: Limits = Limits()
@@ -87,6 +89,8 @@ class Deployment(Strict):
     outages: tuple[Outage, ...] = Field(default=(), strict=False, max_length=10_000)
     on_outage: Literal["resume", "fail"] = "resume"
     frontend_s: float = Field(default=0.0, ge=0)
+    frontend_s_per_token: float = Field(default=0.0, ge=0)
+    frontend_s_per_stream: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _consistent(self) -> Deployment:

@@ -3,9 +3,11 @@
 A step that carries a prompt chunk beside decode reads the weights once for both. So it costs the fixed part of the
 verify step (attention, small kernels, draft, sampling, host) and, in place of its weights part W, the chunk's:
 
-    mixed = fixed + max(W, min(W + chunk(n), chunk(n + rows)))
+    mixed = fixed + max(W, min(W + chunk(n), chunk(n + rows) + U))
 
-which is the verify step at n = 0, and `fixed + chunk(n + rows)` once the chunk touches every expert anyway.
+which is the verify step at n = 0, and `fixed + chunk(n + rows) + U` once the chunk touches every expert anyway. U is
+what the two do not share: in layers that a chunk passes with its last window only, verified rows touch experts that
+the window does not; their part of W, less the share of experts that the window reads.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from twin.serving.steptime import TableAxes, TableStepTime
 from twin.step.batch import Batch
 from twin.step.coefficients import Values
 from twin.step.model import draw_step, draw_step_s
-from twin.step.prefill import chunk_s
+from twin.step.prefill import chunk_s, largest_chunk, unshared_share
 
 #: mechanisms of a step that a prompt chunk pays for by itself (weights read, hops and collectives)
 _WEIGHTS = ("dense", "experts", "sidecar_exposed", "all_reduce_exposed")
@@ -70,11 +72,16 @@ class LaneStepTime:
         whole_s, weights_s = self._whole_and_weights_s(streams, rows, context_tokens)
         alone_s = self.prefill_s(prefill_tokens, prefill_context_tokens)
         together_s = self.prefill_s(prefill_tokens + rows, prefill_context_tokens)
+        together_s += weights_s * unshared_share(self._lane, float(prefill_tokens))
         return whole_s - weights_s + max(weights_s, min(weights_s + alone_s, together_s))
 
     def prefill_s(self, prefill_tokens: int, prefill_context_tokens: float) -> float:
         """A prompt chunk alone, seconds."""
-        return float(np.mean(chunk_s(self._lane, self._values, float(prefill_tokens), prefill_context_tokens)))
+        tokens = float(prefill_tokens)
+        return sum(
+            share * float(np.mean(chunk_s(self._lane, self._values, tokens, prefill_context_tokens, c)))
+            for c, share in self._classes
+        )
 
     def _whole_and_weights_s(self, streams: int, rows: int, context_tokens: float) -> tuple[float, float]:
         key = (streams, rows, context_tokens)
@@ -176,9 +183,11 @@ def lane_limits(lane: Lane, *, max_seqs: int, **changes: Any) -> Limits:
     stated: dict[str, Any] = {
         "max_batched_tokens": int(lane.engine.max_batched_tokens.value),
         "max_seqs": max_seqs,
+        "long_prefill_tokens": largest_chunk(lane) if lane.engine.long_prefill_tokens is not None else 0,
         "kv_capacity_tokens": int(kv_tokens(lane)),
         "page_tokens": 64,
         "prefix_block_tokens": 64,
+        "plans_ahead": lane.engine.plans_ahead,
         "prefix_replay_tokens": int(lane.checkpoint.replay_window.value),
         "host_tier_tokens": int(tier.value / lane.checkpoint.kv_bytes_per_token.value) if tier else 0,
     }
@@ -188,13 +197,17 @@ def lane_limits(lane: Lane, *, max_seqs: int, **changes: Any) -> Limits:
 def lane_deployment(lane: Lane, values: Values, limits: Limits, **changes: Any) -> Deployment:
     """One replica of the lane; `changes` replace any field of the deployment.
 
-    The calibrated prefill overhead of a lone request (connection, tokenisation, first sample) passes before the engine.
+    The calibrated prefill overhead of a lone request (connection, scheduling, first sample) and the tokenisation of
+    its prompt pass before the engine.
     """
     stated: dict[str, Any] = {
         "limits": limits,
         "kv_bytes_per_token": lane.checkpoint.kv_bytes_per_token.value,
         "frontend_s": float(np.mean(values["prefill_overhead"])),
+        "frontend_s_per_token": float(np.mean(values["tokenise_time"])),
     }
+    if (handling := lane.engine.stream_handling_time) is not None:
+        stated["frontend_s_per_stream"] = handling.value
     if "host" in lane.links:
         stated["host_bytes_per_s"] = lane.links["host"].bandwidth.value
     return Deployment(**(stated | changes))

@@ -79,6 +79,7 @@ _ENGINE = {
     "launch_time": "s", "attention_layer_time": "s", "row_time": "s", "context_time": "s", "moe_floor": "s", "host_gap": "s",
     "sampling_time": "s", "draft_overhead": "s", "sidecar_call_time": "s", "sidecar_row_time": "s", "launches_beside_sidecar": "1", "host_expert_time": "s",
     "engram_time": "s", "prefill_efficiency": "1", "prefill_context_time": "s", "prefill_overhead": "s",
+    "sidecar_bulk_row_time": "s", "tokenise_time": "s",
 }  # fmt: skip
 
 
