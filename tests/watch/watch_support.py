@@ -13,19 +13,19 @@ from twin.watch.expect import Expectations
 from twin.watch.session import Observation, Watch
 
 
-@lru_cache(maxsize=1)
-def lane_server() -> Server:
-    return served("sidecar", ["mixed"], {}, catalogue_roots(None), 0)
+@lru_cache(maxsize=2)
+def lane_server(traffic: str = "mixed") -> Server:
+    return served("sidecar", [traffic], {}, catalogue_roots(None), 0)
 
 
-@lru_cache(maxsize=1)
-def expectations() -> Expectations:
-    return Expectations(lane_server())
+@lru_cache(maxsize=2)
+def expectations(traffic: str = "mixed") -> Expectations:
+    return Expectations(lane_server(traffic))
 
 
-def loaded(users: int, *, output: int | None = 200, **drift: object) -> LiveEngine:
+def loaded(users: int, *, output: int | None = 200, traffic: str = "mixed", **drift: object) -> LiveEngine:
     """An engine with users who ask again as soon as they are answered."""
-    engine = LiveEngine(lane_server(), **drift)  # type: ignore[arg-type]
+    engine = LiveEngine(lane_server(traffic), **drift)  # type: ignore[arg-type]
 
     def again(stream: Stream | None = None) -> None:
         engine.submit(512, output, most=4096)
@@ -36,9 +36,13 @@ def loaded(users: int, *, output: int | None = 200, **drift: object) -> LiveEngi
     return engine
 
 
-def watch_of(engine: LiveEngine, fetch: Callable[[], str] | None = None) -> Watch:
+def watch_of(engine: LiveEngine, fetch: Callable[[], str] | None = None, *, traffic: str = "mixed") -> Watch:
     """A watch whose clock is the engine's."""
-    return Watch(expectations(), fetch or engine.page, lambda: engine.now_s, lambda s: engine.advance(engine.now_s + s))
+
+    def sleep(seconds: float) -> None:
+        engine.advance(engine.now_s + seconds)
+
+    return Watch(expectations(traffic), fetch or engine.page, lambda: engine.now_s, sleep)
 
 
 def alarms(seen: list[Observation]) -> list[tuple[float, str, float]]:

@@ -12,17 +12,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from twin.acceptance.mixture import StreamMixture, spread_streams
+from twin.acceptance.mixture import StreamMixture
+from twin.acceptance.model import Acceptance
 from twin.acceptance.profile import Array, conditional_from_survival, expit, logit, survival_from_conditional
 from twin.planning.predict import CellRequest
 from twin.planning.server import Server
+from twin.watch.answers import Kinds, Present, kinds_of
+from twin.watch.drift import Evidence
+from twin.watch.likelihood import CountLikelihood, Shifts, level_shifts, position_shifts
 from twin.watch.page import Window
 
 #: two-sided 90 %
 Z90 = 1.645
+#: excess over the twin's interval that the charts are tuned to: 0.05 of acceptance at a position, 5 % of tokens a step
+ACCEPTANCE_BEYOND = 0.05
+LEVEL_BEYOND = 0.05
 
 
 @dataclass(frozen=True)
@@ -42,12 +50,18 @@ class StepExpectation:
 
 @dataclass(frozen=True)
 class AcceptanceExpectation:
-    """By position, shape (k,): conditional acceptance, the edge of it, and its variance between streams."""
+    """By position, shape (k,): conditional acceptance, the edge of it, and its variance between streams.
+
+    `level_edge` is that of the logarithm of tokens per step, all positions moving together; `lengths` (k, longer k,
+    share of draft blocks of the longer one) says which lengths of a schedule are mixed.
+    """
 
     conditional: Array
     edge: Array
     stream_variance: Array
     tokens_per_step: float
+    level_edge: float
+    lengths: tuple[int, int, float]
 
 
 class Expectations:
@@ -56,7 +70,11 @@ class Expectations:
     def __init__(self, server: Server) -> None:
         self.server = server
         self._edges: dict[tuple[int, int, int], float] = {}
-        self._acceptance = {k: self._of_k(k) for k in sorted({*server.k_by_streams[1:]}) if k > 0}
+        ks = [k for k in sorted({*server.k_by_streams[1:]}) if k > 0]
+        self._kinds: dict[int, Kinds] = {k: kinds_of(self._classes(k)) for k in ks}
+        self._acceptance = {k: self._of_k(k) for k in ks}
+        self._likelihood = CountLikelihood(self._kinds)
+        self._asked: dict[tuple[int, int], tuple[Shifts, ...]] = {}
         shares = [s.weight for s in server.shares]
         lengths = [p.traffic.length for p in server.predictors]
         self._mean_prompt = float(np.average([n.prompt.mean_tokens for n in lengths], weights=shares))
@@ -120,7 +138,31 @@ class Expectations:
         survival = weight * second
         survival[:below] += (1 - weight) * first
         conditional = conditional_from_survival(survival)
-        return AcceptanceExpectation(conditional, mixed[0], mixed[1], 1.0 + float(survival.sum()))
+        return AcceptanceExpectation(
+            conditional, mixed[0], mixed[1], 1.0 + float(survival.sum()),
+            a.level_edge + weight * (b.level_edge - a.level_edge), (below, above, weight),
+        )  # fmt: skip
+
+    def moved(
+        self, window: Window, expected: AcceptanceExpectation, lengths: tuple[float, float] | None
+    ) -> list[Evidence]:
+        """How well shifts of each factor explain the window's drafts: every position, then all together.
+
+        `lengths` of the answers are (mean tokens, squared variation); None takes the class's.
+        """
+        below, above, _ = expected.lengths
+        shifts = self._shifts(self._acceptance[below], self._acceptance[above])
+        reached = (window.drafts, *window.accepted, 0.0)
+        # A page is not read in one instant: a later position may be a draft ahead of the one before it.
+        counts = [max(a - b, 0.0) for a, b in pairwise(reached)]
+        tokens, cv2 = lengths or (self._mean_output, self.answer_cv2)
+        steps = window.steps or window.drafts / max(window.streams or 1.0, 1.0)
+        present = Present(
+            max(round(window.running or window.streams or 1.0), 1), round(window.started), steps,
+            tokens / expected.tokens_per_step, cv2,
+        )  # fmt: skip
+        found = self._likelihood.of(counts, expected.lengths, shifts, present)
+        return [Evidence(row, s.values) for row, s in zip(found, shifts, strict=True)]
 
     # -- parts -------------------------------------------------------------------------------------------------
 
@@ -138,19 +180,35 @@ class Expectations:
             self._edges[key] = 0.5 * math.log(cell.step_ms.p95 / cell.step_ms.p05)
         return self._edges[key]
 
-    def _of_k(self, k: int) -> AcceptanceExpectation:
+    def _classes(self, k: int) -> list[tuple[float, float, Acceptance]]:
         server = self.server
-        weights = np.array([s.weight for s in server.shares])
-        weights = weights / weights.sum()
-        found = [server.acceptance(p.traffic, k) for p in server.predictors]
-        survival = np.asarray(sum(w * a.survival for w, a in zip(weights, found, strict=True)))
-        relative_sd = float(sum(w * a.relative_sd for w, a in zip(weights, found, strict=True)))
+        total = sum(s.weight for s in server.shares)
+        return [
+            (s.weight / total, s.output_tokens or p.traffic.length.output.mean_tokens, server.acceptance(p.traffic, k))
+            for s, p in zip(server.shares, server.predictors, strict=True)
+        ]
+
+    def _of_k(self, k: int) -> AcceptanceExpectation:
+        kinds = self._kinds[k]
+        mixture = StreamMixture(kinds.draft_share, kinds.conditional)
+        survival = mixture.pooled()
         conditional = conditional_from_survival(survival)
-        between = [_stream_variance(spread_streams(a.survival, a.stream_sd)) for a in found]
-        variance = np.asarray(sum(w * v for w, v in zip(weights, between, strict=True)))
+        relative = Z90 * sum(share * a.relative_sd for share, _, a in self._classes(k))
+        edge = _edges(conditional, relative)
         return AcceptanceExpectation(
-            conditional, _edges(conditional, Z90 * relative_sd), variance, 1.0 + float(survival.sum())
+            conditional, edge, _stream_variance(mixture), 1.0 + float(survival.sum()), relative, (k, k, 1.0)
         )
+
+    def _shifts(self, below: AcceptanceExpectation, above: AcceptanceExpectation) -> tuple[Shifts, ...]:
+        """Of every position and of all together, at the wider of two edges."""
+        key = (len(below.edge), len(above.edge))
+        if key not in self._asked:
+            kinds, edge = self._kinds[key[1]], above.edge.copy()
+            edge[: key[0]] = np.maximum(edge[: key[0]], below.edge)
+            at = [position_shifts(kinds, i, float(e), ACCEPTANCE_BEYOND) for i, e in enumerate(edge)]
+            level = level_shifts(kinds, max(below.level_edge, above.level_edge), LEVEL_BEYOND)
+            self._asked[key] = (*at, level)
+        return self._asked[key]
 
 
 def _stream_variance(mixture: StreamMixture) -> Array:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from twin.errors import IngestError
 
@@ -26,6 +27,8 @@ COUNTERS = {
     "prompt": ("prompt_tokens_total",),
     "started": ("time_to_first_token_seconds_count",),
     "ttft_sum": ("time_to_first_token_seconds_sum",),
+    "answered": ("request_generation_tokens_count",),
+    "answer_tokens": ("request_generation_tokens_sum",),
     "hits": ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
 }
 GAUGES = {
@@ -51,8 +54,9 @@ class Page:
     #: upper edge in tokens -> requests with answers up to that long, since the server started
     answers: dict[float, float] = field(default_factory=dict)
 
-    def answer_cv2(self) -> float | None:
-        """Squared coefficient of variation of the answers' lengths, from the histogram's buckets; None: too few."""
+    def answer_lengths(self) -> tuple[float, float] | None:
+        """Mean of the answers' lengths in tokens and their squared coefficient of variation, from the histogram's
+        buckets; None: too few."""
         total = self.answers.get(math.inf, 0.0)
         if total < LEAST_ANSWERS:
             return None
@@ -62,7 +66,10 @@ class Page:
             mean += (count - below_count) / total * middle
             square += (count - below_count) / total * middle**2
             below, below_count = edge, count
-        return square / mean**2 - 1.0 if mean else None
+        if not mean:
+            return None
+        exact = self.counters.get("answer_tokens", 0.0) / (self.counters.get("answered") or 1.0)
+        return exact or mean, square / mean**2 - 1.0
 
 
 def parse_page(text: str, read_s: float, where: str = "the metrics page") -> Page:
@@ -172,4 +179,18 @@ def difference(before: Page, after: Page) -> Window:
         output_tok_s=ratio(moved("generated"), seconds), started=started, prompt_tokens=ratio(computed, started),
         ttft_s=ratio(moved("ttft_sum"), started), running=running[1], waiting=after.gauges.get("waiting"),
         kv_usage=after.gauges.get("kv_usage"), steady=near,
+    )  # fmt: skip
+
+
+def drafts_together(windows: Sequence[Window]) -> Window:
+    """What several windows in a row drafted, as one; what else is in them is the last one's."""
+    drafts = sum(w.drafts for w in windows)
+    drafted = sum((w.draft_tokens or 0.0) * w.drafts for w in windows)
+    longest = max((len(w.accepted) for w in windows), default=0)
+    accepted = tuple(sum(w.accepted[p] for w in windows if p < len(w.accepted)) for p in range(longest))
+    steps = [w.steps for w in windows if w.steps is not None]
+    return replace(
+        windows[-1], seconds=sum(w.seconds for w in windows), drafts=drafts, accepted=accepted,
+        draft_tokens=drafted / drafts if drafts else None, started=sum(w.started for w in windows),
+        steps=sum(steps) if len(steps) == len(windows) else None,
     )  # fmt: skip

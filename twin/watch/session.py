@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from twin.errors import IngestError
-from twin.watch.drift import Alarm, Chart, threshold
+from twin.watch.drift import Alarm, Chart, Family, gaussian, threshold
 from twin.watch.expect import AcceptanceExpectation, Expectations, StepExpectation
-from twin.watch.page import Page, Window, difference, parse_page, restarted
+from twin.watch.page import Page, Window, difference, drafts_together, parse_page, restarted
 
 STEP = "step time"
-#: excess over the twin's interval that the charts are tuned to: 5 % of step time, 0.05 of acceptance at a position
+LEVEL = "acceptance at every position"
+#: excess over the twin's interval that the chart is tuned to: 5 % of step time
 STEP_BEYOND = 0.05
-ACCEPTANCE_BEYOND = 0.05
 #: the mean interval is predicted from mean streams and mean prompts, which is good to about this much in a window
 STEP_SD = 0.02
 #: scatter of single steps around their mean that a window averages out
@@ -22,6 +22,8 @@ STEP_JITTER = 0.15
 #: windows with fewer stream-steps say nothing about the step; fewer drafts, nothing about acceptance
 LEAST_INTERVALS = 20
 LEAST_DRAFTS = 20
+#: an answer that goes on for longer is judged in pieces
+LONGEST_ANSWER_S = 60.0
 
 
 def position(index: int) -> str:
@@ -74,18 +76,19 @@ class Watch:
     false_alarm_every_s: float = 28_800.0
     polls_failed: int = 0
     restarts: int = 0
-    _charts: dict[str, Chart] = field(default_factory=dict)
+    _step: Family = field(init=False)
+    _acceptance: Family = field(init=False)
     _before: Page | None = None
-    _windows: int = 0
-    _streams_seen: float = 0.0
-    _uneven: float = 1.0  # a long answer weighs more in the counters: 1 + squared variation of lengths
+    _pending: list[Window] = field(default_factory=list)
+    _pending_since_s: float = 0.0
+    _lengths: tuple[float, float] | None = None  # of the answers: mean tokens, squared variation
 
     def __post_init__(self) -> None:
         positions = self.expectations.most_positions
-        limit = threshold(2 * (positions + 1), self.false_alarm_every_s / self.interval_s)
-        self._charts = {STEP: Chart(STEP, STEP_BEYOND, limit)}
-        for i in range(positions):
-            self._charts[position(i)] = Chart(position(i), ACCEPTANCE_BEYOND, limit)
+        names = [*(position(i) for i in range(positions)), *([LEVEL] if positions > 1 else [])]
+        limit = threshold(2, self.false_alarm_every_s / self.interval_s)
+        self._step = Family([Chart(STEP, limit)])
+        self._acceptance = Family([Chart(name, limit) for name in names])
 
     def run(self, for_s: float = math.inf) -> Iterator[Observation]:
         """Observations, one an interval, for ever or for `for_s` of the watch's clock. A failed reading is an
@@ -113,9 +116,9 @@ class Watch:
         why = restarted(before, page)
         if why:
             self.restarts += 1
+            self._pending.clear()
             return Observation(at_s, None, notice=f"the server restarted ({why}); counting anew.")
-        cv2 = page.answer_cv2()
-        self._uneven = 1.0 + (cv2 if cv2 is not None else self.expectations.answer_cv2)
+        self._lengths = page.answer_lengths()
         return self._compare(difference(before, page), before.time_s, page.time_s)
 
     def _compare(self, window: Window, start_s: float, end_s: float) -> Observation:
@@ -129,36 +132,39 @@ class Watch:
             prompts = 0.5 * step.prompt_s / step.step_s
             steps = window.steps or window.intervals
             sd = math.sqrt(STEP_SD**2 + STEP_JITTER**2 / steps + prompts**2 / max(window.started, 1.0))
-            alarms.append(self._charts[STEP].add(deviation, sd, step.edge, start_s=start_s, end_s=end_s))
-        if acceptance is not None and window.drafts >= LEAST_DRAFTS:
-            alarms += self._positions(window, acceptance, start_s, end_s)
+            if math.isfinite(deviation) and math.isfinite(sd):
+                evidence = gaussian(deviation, sd, step.edge, STEP_BEYOND)
+                alarms.append(self._step.add({STEP: evidence}, start_s=start_s, end_s=end_s))
+        if acceptance is not None and window.accepted:
+            alarms.append(self._drafted(window, start_s, end_s))
         found = tuple(a for a in alarms if a is not None)
-        level = max(chart.level for chart in self._charts.values())
+        level = max(self._step.level, self._acceptance.level)
         return Observation(end_s, window, step, acceptance, found, level=level)
 
-    def _positions(
-        self, window: Window, expected: AcceptanceExpectation, start_s: float, end_s: float
-    ) -> Iterator[Alarm | None]:
-        # Streams differ and each lives for several windows. Spread over all windows, the streams that have started so
-        # far (and those that ran at the beginning) give the right variance to the sum that a chart builds up.
-        self._windows += 1
-        if self._windows == 1:
-            self._streams_seen = window.running or 1.0
-        self._streams_seen += window.started
-        streams = max(self._streams_seen / self._windows, 0.1)
-        reached = window.drafts
-        for i, (accepted, p) in enumerate(zip(window.accepted, expected.conditional, strict=False)):
-            if reached < LEAST_DRAFTS or position(i) not in self._charts:
-                return
-            noise = max(float(p * (1 - p)), 0.01) / reached
-            sd = math.sqrt(noise + self._uneven * float(expected.stream_variance[i]) / streams)
-            chart, edge = self._charts[position(i)], float(expected.edge[i])
-            yield chart.add(accepted / reached - float(p), sd, edge, start_s=start_s, end_s=end_s)
-            reached = accepted
+    def _drafted(self, window: Window, start_s: float, end_s: float) -> Alarm | None:
+        # While nobody new has come, the next window shows the same answers again: they are judged together.
+        if not self._pending:
+            self._pending_since_s = start_s
+        self._pending.append(window)
+        together = drafts_together(self._pending)
+        if together.drafts < LEAST_DRAFTS or (together.started < 1 and together.seconds < LONGEST_ANSWER_S):
+            return None
+        self._pending.clear()
+        expected = self.expectations.acceptance(together)
+        if expected is None:
+            return None
+        *positions, level = self.expectations.moved(together, expected, self._lengths)
+        evidence = {position(i): one for i, one in enumerate(positions)} | {LEVEL: level}
+        return self._acceptance.add(evidence, start_s=self._pending_since_s, end_s=end_s)
 
 
 def describe(alarm: Alarm) -> str:
     """An alarm in words."""
     lasted_s = alarm.at_s - alarm.since_s
-    moved = f"{math.expm1(alarm.deviation):+.1%}" if alarm.factor == STEP else f"{alarm.deviation:+.3f}"
+    if alarm.factor == STEP:
+        moved = f"{math.expm1(alarm.deviation):+.1%}"
+    elif alarm.factor == LEVEL:
+        moved = f"{math.expm1(alarm.deviation):+.1%} (tokens per step)"
+    else:
+        moved = f"{alarm.deviation:+.3f}"
     return f"DRIFT: {alarm.factor} is {moved} off the twin, for {lasted_s:.0f} s."
