@@ -99,6 +99,24 @@ def test_several_files_at_once(tmp_path: Path) -> None:
     assert sources == {"vllm_bench_spec.json", "peer_table.md"}
 
 
+def test_separate_imports_of_one_base_name_can_be_fitted_together(tmp_path: Path) -> None:
+    """Two runs, both saved as bench.json: their receipts differ by the digest in the id. One run twice stays refused."""
+    tables = []
+    for run_number in (1, 2):
+        folder = tmp_path / str(run_number)
+        folder.mkdir()
+        raw = json.loads((CONSTRUCTED / "vllm_bench_spec.json").read_text())
+        raw["mean_itl_ms"] = raw["mean_itl_ms"] * (1 + 0.01 * run_number)
+        (folder / "bench.json").write_text(json.dumps(raw))
+        tables.append(folder / "receipts.csv")
+        arguments = ("import", folder / "bench.json", "-o", tables[-1], *TP4, "--verification", "block")
+        assert run(*arguments).exit_code == 0
+    assert run("fit", *tables, "--lane", "tp4").exit_code == 0
+    again = tmp_path / "again.csv"
+    assert run("import", tmp_path / "1" / "bench.json", "-o", again, *TP4, "--verification", "block").exit_code == 0
+    assert "already used" in refusal("fit", tables[0], again, "--lane", "tp4")
+
+
 def test_a_file_alone_is_described() -> None:
     result = run("import", CONSTRUCTED / "vllm_bench_identity_fails.json")
     assert result.exit_code == 0

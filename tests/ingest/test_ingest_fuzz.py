@@ -16,6 +16,7 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import ingest_build as build
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
@@ -26,6 +27,7 @@ from twin.ingest.fill import Fill
 from twin.ingest.reader import words
 from twin.ingest.receipts import receipts_of
 from twin.ingest.registry import READERS, read_file, read_files
+from twin.lane.catalogue import catalogue_roots, load_lane
 
 CONSTRUCTED, REAL = build.FIXTURES / "constructed", build.FIXTURES / "real"
 SEEDS: dict[str, Path | None] = {
@@ -50,7 +52,8 @@ SEEDS: dict[str, Path | None] = {
     "nsys-sqlite": None,
     "expert-trace": None,
 }
-FILL = Fill("l", "t", 5, "token", 4, 2048, tg_is="per-stream", accept_is="rate")
+BOX = load_lane("sidecar", catalogue_roots())
+FILL = Fill("l", "t", 5, "token", 4, 2048, tg_is="per-stream", accept_is="rate", box=BOX)
 QUICK = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -140,6 +143,36 @@ def test_mutations(name: str, seeds: dict[str, bytes], tmp_path: Path) -> None:
     def check(changes: list[tuple[str, float, bytes]]) -> None:
         path.write_bytes(mutate(seeds[name], changes))
         survives(path, name)
+
+    check()
+
+
+def routing_tables() -> dict[str, bytes]:
+    """Counts and a trace of the sidecar lane's checkpoint as text, small enough to fuzz and large enough for receipts."""
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(9000, rng.dirichlet(np.ones(384)), size=2)
+    ids = np.argsort(rng.random((40, 2, 384)), axis=2)[:, :, :6]
+    trace = [f"{t},{layer},{','.join(map(str, ids[t, layer]))}" for t in range(40) for layer in range(2)]
+    long = [f"{layer},{e},{n}" for layer, row in enumerate(counts) for e, n in enumerate(row)]
+    return {
+        "counts.json": json.dumps(counts.tolist()).encode(),
+        "counts.csv": "\n".join(["layer,expert,count", *long]).encode(),
+        "trace.csv": "\n".join(["token,layer," + ",".join(f"e{i}" for i in range(6)), *trace]).encode(),
+    }
+
+
+@pytest.mark.parametrize("name", ["counts.json", "counts.csv", "trace.csv"])
+def test_mutated_routing(name: str, tmp_path: Path) -> None:
+    path, whole = tmp_path / "file", routing_tables()[name]
+    path.write_bytes(whole)
+    found = read_file(path)
+    assert receipts_of([found], FILL)
+
+    @QUICK
+    @given(mutations())
+    def check(changes: list[tuple[str, float, bytes]]) -> None:
+        path.write_bytes(mutate(whole, changes))
+        survives(path, found.format)
 
     check()
 

@@ -121,9 +121,10 @@ def _csv(source: Source) -> Matrix:
 
 def index(text: str, where: str, line: int, what: str, limit: int) -> int:
     """A whole number below `limit` in a cell of a table."""
-    if not (text.strip().isascii() and text.strip().isdigit()) or int(text[:12]) >= limit:
+    plain = text.strip()
+    if not (plain.isascii() and plain.isdigit()) or len(plain) > 12 or int(plain) >= limit:
         raise IngestError(f"{where}, line {line}: {what} is {text[:20]!r}; expected a whole number below {limit}.")
-    return int(text)
+    return int(plain)
 
 
 def _json(source: Source, found: Found) -> Matrix:
