@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sweep_support import design, inputs, swept
 
@@ -13,7 +14,7 @@ from twin.lane.catalogue import catalogue_roots, load_lane
 from twin.lane.override import override
 from twin.planning import sweep
 from twin.planning.predict import CellRequest, make_predictor
-from twin.planning.sensitivity import RUN, sensitivity
+from twin.planning.sensitivity import RUN, half_widths, saltelli, sensitivity
 from twin.planning.store import ChunkStore
 from twin.planning.sweep import METRICS, columns, evaluate, run
 from twin.workers import InProcess, worker_pool
@@ -146,3 +147,22 @@ def test_sensitivity_of_an_answer_that_hangs_on_one_thing() -> None:
     assert {i.parameter for i in step if i.total > 0.02} >= {RUN}
     with pytest.raises(TwinError, match="nothing uncertain"):
         sensitivity(predictor, CellRequest(0, 1, "token", 2048), "tokens_per_step", points=64)
+
+
+def test_indices_of_a_function_whose_indices_are_known() -> None:
+    """Ishigami and Homma (1990): sin x1 + 7 sin^2 x2 + 0.1 x3^4 sin x1, x uniform on -pi to pi; 1,024 points."""
+    rng = np.random.default_rng(0)
+    a, b = rng.uniform(-np.pi, np.pi, (2, 3, 1024))
+    mixed = np.stack([np.where(np.arange(3)[:, None] == i, b, a) for i in range(3)])
+    f_a, f_b, f_ab = (_ishigami(x)[..., None, :] for x in (a, b, mixed))
+    first, total = (found[0] for found in saltelli(f_a, f_b, f_ab))
+    width = half_widths(f_a, f_b, f_ab, seed=1)
+    assert first == pytest.approx([0.314, 0.442, 0.0], abs=0.12)
+    assert total == pytest.approx([0.558, 0.442, 0.244], abs=0.12)
+    assert np.all((width > 0.01) & (width < 0.2))
+    assert half_widths(f_a, f_b, f_ab, seed=1).tolist() == width.tolist()
+
+
+def _ishigami(x: np.ndarray) -> np.ndarray:
+    one, two, three = (x[..., i, :] for i in range(3))
+    return np.asarray(np.sin(one) + 7.0 * np.sin(two) ** 2 + 0.1 * three**4 * np.sin(one))

@@ -25,8 +25,9 @@ _SHOWN = 12
     show_default=True,
     help="Relative difference of two numbers that still counts as equal; another processor may differ in last bits.",
 )
+@options.workers
 @options.as_json
-def command(result: Path, tolerance: float, as_json: bool) -> None:
+def command(result: Path, tolerance: float, workers: int, cluster: str | None, as_json: bool) -> None:
     """Repeat the command that printed RESULT (a file of --json) and compare. Exit 3 when the answers differ.
 
     Only commands that compute and print are repeated, and nothing is written.
@@ -39,7 +40,7 @@ def command(result: Path, tolerance: float, as_json: bool) -> None:
     name = old["command"]
     if name not in COMMANDS:
         raise TwinError(f"{result}: command {name!r} cannot be repeated; {nearest(name, COMMANDS)}")
-    new = _repeat(name, old["settings"])
+    new = _repeat(name, old["settings"], {"workers": workers, "cluster": cluster})
     found = list(differences(_answer(old), _answer(new), tolerance))
     changed = [path for path, digest in old.get("inputs", {}).items() if new.get("inputs", {}).get(path) != digest]
     now, then = (_version(document) for document in (new, old))
@@ -63,7 +64,7 @@ def command(result: Path, tolerance: float, as_json: bool) -> None:
         raise GateFailed(f"rerun: {len(found)} values differ ({_reasons(found, changed, then, now)}).")
 
 
-def _repeat(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _repeat(name: str, settings: dict[str, Any], seam: dict[str, Any]) -> dict[str, Any]:
     import contextlib
     import io
     import json
@@ -75,9 +76,12 @@ def _repeat(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     target = cli.get_command(click.Context(cli), name)
     if target is None:
         raise TwinError(f"this installation has no command {name!r}.")
+    # Who computes is no part of the question, so it is not in the file: this command's own options say it.
+    known = {p.name for p in target.params}
+    where = [f"--{key}={value}" for key, value in seam.items() if key in known and value is not None]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        cli.main([name, *arguments(target, settings), "--json"], standalone_mode=False)
+        cli.main([name, *where, *arguments(target, settings), "--json"], standalone_mode=False)
     answer: dict[str, Any] = json.loads(printed.getvalue())
     return answer
 

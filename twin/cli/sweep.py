@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from twin.cli import options
-
-if TYPE_CHECKING:
-    from twin.planning.grid import Design
-    from twin.planning.sweep import Inputs
-
 
 #: Rows a picture is drawn from at most.
 PLOTTED_ROWS = 5000
@@ -130,11 +123,13 @@ def command(
     Rows carry means with 5 and 95 % quantiles. A cell that cannot be (no memory for the weights, no draft head) is a row
     that says why.
     """
+    from twin.cli.progress import cells_done
+    from twin.cli.sweep_design import design_of, indices_of
     from twin.lane.catalogue import catalogue_roots
     from twin.planning.choice import Choice
     from twin.planning.store import ChunkStore
     from twin.planning.sweep import columns, plan_inputs, run
-    from twin.report.sweep import format_of, sink, stdout_sink
+    from twin.report.sweep import format_of, print_sweep, sink, stdout_sink
     from twin.workers import worker_pool
 
     if as_json and shape != "table":
@@ -142,7 +137,7 @@ def command(
     if output is not None:
         format_of(output)
     roots = catalogue_roots(given["catalogue"])
-    design = _design(given)
+    design = design_of(given)
     inputs = plan_inputs(design, roots, calibration=given["calibration"], seed=given["seed"], samples=given["samples"])
     names = columns(design)
     pareto = [c.strip() for c in given["pareto"].split(",")] if given["pareto"] else []
@@ -153,7 +148,7 @@ def command(
     kept = store or (output.with_name(output.name + ".parts") if output is not None else None)
     chunk_store = ChunkStore(kept) if kept is not None else None
     try:
-        with worker_pool(workers, cluster) as executor, _progress(len(design)) as said:
+        with worker_pool(workers, cluster) as executor, cells_done(len(design)) as said:
             bodies = run(
                 design, inputs, executor, store=chunk_store, ahead=4 * workers if cluster is None else 256, said=said
             )
@@ -192,7 +187,7 @@ def command(
     found: dict[str, Any] = head | {"inputs_sha256": dict(inputs.sha256)} | choice.answer()
     if given["sensitivity"]:
         row = found.get("best") or next((r for r in choice.first if not r["refused"]), None)
-        found["sensitivity"] = _sensitivity(row, design, inputs, given["sensitivity"])
+        found["sensitivity"] = indices_of(row, design, inputs, given["sensitivity"])
     if plot is not None:
         from twin.report.figure import save
         from twin.report.sweep_plot import sweep_figure
@@ -202,96 +197,4 @@ def command(
     if as_json:
         options.print_json(found)
     elif shape == "table":
-        _print(found, design, shown=output is None)
-
-
-def _design(given: dict[str, Any]) -> Design:
-    from twin.planning.grid import make_design, parse_axis
-
-    lanes, axes = list(given["lanes"]), [parse_axis(text) for text in given["grid"]]
-    if given["scenario"] is not None:
-        from twin.planning.scenario import read_scenario
-
-        scenario = read_scenario(given["scenario"])
-        lanes += [s.lane for s in scenario.settings]
-        asked = {a.key for a in axes}
-        ranges = {"k": scenario.ks, "streams": scenario.streams}
-        axes += [
-            parse_axis(f"{key}={','.join(map(str, values))}") for key, values in ranges.items() if key not in asked
-        ]
-        for setting in scenario.settings:
-            axes += [
-                parse_axis(text) for text in setting.overrides if text.partition("=")[0] not in {a.key for a in axes}
-            ]
-    if not lanes:
-        raise click.UsageError("give at least one --lane NAME (or --scenario FILE); `twin lanes` lists the lanes.")
-    return make_design(lanes, axes, random=given["random"], sobol=given["sobol"], seed=given["seed"])
-
-
-def _sensitivity(row: dict[str, Any] | None, design: Design, inputs: Inputs, output: str) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from twin.errors import PolicyError
-    from twin.planning.grid import Point
-    from twin.planning.sensitivity import sensitivity
-    from twin.planning.sweep import predictor_of
-
-    if row is None:
-        raise PolicyError("--sensitivity: every cell was refused, so there is nothing to vary.")
-    overrides = tuple(f"{a.key}={row[a.key]}" for a in design.axes if "." in a.key)
-    point = Point(
-        row["lane"], overrides, row["traffic"], row["verification"], row["context_tokens"], row["k"], row["streams"]
-    )
-    predictor, request = predictor_of(point, inputs)
-    return {
-        "output": output,
-        "cell": row,
-        "indices": [asdict(i) for i in sensitivity(predictor, request, output, seed=inputs.seed)],
-    }
-
-
-def _print(found: dict[str, Any], design: Design, *, shown: bool) -> None:
-    from twin.report.sweep import print_rows
-    from twin.report.terminal import print_table
-
-    varying = ["lane", *(a.key for a in design.axes)]
-    varying += [name for name in ("k", "streams") if name not in varying]
-    if "best" in found:
-        print_rows([found["best"]], varying, title=f"best of {found['kept']:,} cells")
-    if "pareto" in found:
-        print_rows(found["pareto"], varying, title=f"{len(found['pareto'])} cells on the front, of {found['kept']:,}")
-    if shown and found.get("rows"):
-        print_rows(found["rows"], varying, title=f"{found['cells']:,} cells")
-        if found["kept"] + found["refused"] > len(found["rows"]):
-            click.echo(
-                f"the first {len(found['rows'])} are shown; -o FILE or --format csv gives all, --best and --pareto choose.",
-                err=True,
-            )
-    if "sensitivity" in found:
-        rows = [
-            [i["parameter"], f"{i['first']:.3f} ± {i['first_half_width']:.3f}", f"{i['total']:.3f} ± {i['total_half_width']:.3f}"]
-            for i in found["sensitivity"]["indices"] if i["total"] >= 0.005
-        ]  # fmt: skip
-        print_table(
-            f"what {found['sensitivity']['output']} hangs on (Sobol indices, 90 % intervals)",
-            ["parameter", "first order", "total"],
-            rows,
-        )
-
-
-@contextmanager
-def _progress(cells: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr when somebody is looking."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    from twin.cli.printable import cursor_stream
-
-    with Progress(
-        BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(file=cursor_stream()), transient=True
-    ) as bar:
-        task = bar.add_task("cells", total=cells)
-        yield lambda n: bar.advance(task, n)
+        print_sweep(found, [a.key for a in design.axes], shown=output is None)

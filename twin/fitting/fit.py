@@ -224,7 +224,7 @@ def _solve(
     if not count:
         return objective.prior_mean, True
     rng = np.random.default_rng([seed, 7])
-    points: list[Array] = [np.zeros(count) if start == 0 else 0.7 * rng.standard_normal(count) for start in range(starts)]
+    points = [np.zeros(count), *(np.asarray(0.7 * rng.standard_normal(count)) for _ in range(1, starts))]
     found = list(executor_map(executor, _solve_from, [(objective, directions, x0) for x0 in points]))
     best = min(found, key=lambda item: item[0])
     agree = all(cost <= best[0] * 1.02 + 0.05 for cost, _ in found)

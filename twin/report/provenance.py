@@ -1,7 +1,7 @@
 """What a printed result was made from: the version, the command with its settings, and the files it read.
 
 Every JSON document of the command line carries these keys, so that `twin rerun` can repeat it. What cannot change an
-answer is left out (`--workers`, where a drawing went, `--force`, `--json` itself): the same question gives the same
+answer is left out (`--workers` and `--cluster`, where a drawing went, `--force`, `--json` itself): the same question gives the same
 bytes, however it was run.
 """
 
@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 #: parameters that do not change an answer, or that write: never recorded, so a result file cannot make a rerun write
 UNRECORDED = frozenset({
-    "as_json", "as_csv", "force", "workers", "plot", "output", "out", "store", "requests_out", "trace_out", "log_file",
+    "as_json", "as_csv", "force", "workers", "cluster", "plot", "output", "out", "store", "requests_out", "trace_out", "log_file",
     "pdf", "link_output", "refit", "record", "catalogue_out",
 })  # fmt: skip
 #: files larger than this are named without a hash

@@ -136,3 +136,34 @@ def print_rows(rows: Iterable[Mapping[str, Any]], varying: Sequence[str], *, tit
         lines.append([*(escape(str(row.get(name, ""))) for name in varying), *numbers, escape(note)])
     left = (*range(len(varying)), len(varying) + len(SHOWN))
     print_table(title, [*varying, *SHOWN, ""], lines, left=left)
+
+
+def print_sweep(found: Mapping[str, Any], axes: Sequence[str], *, shown: bool) -> None:
+    """What a sweep found, chosen cells first; `shown` adds the first rows of all."""
+    import click
+
+    from twin.report.terminal import print_table
+
+    varying = ["lane", *axes]
+    varying += [name for name in ("k", "streams") if name not in varying]
+    if "best" in found:
+        print_rows([found["best"]], varying, title=f"best of {found['kept']:,} cells")
+    if "pareto" in found:
+        print_rows(found["pareto"], varying, title=f"{len(found['pareto'])} cells on the front, of {found['kept']:,}")
+    if shown and found.get("rows"):
+        print_rows(found["rows"], varying, title=f"{found['cells']:,} cells")
+        if found["kept"] + found["refused"] > len(found["rows"]):
+            click.echo(
+                f"the first {len(found['rows'])} are shown; -o FILE or --format csv gives all, --best and --pareto choose.",
+                err=True,
+            )
+    if "sensitivity" in found:
+        rows = [
+            [i["parameter"], f"{i['first']:.3f} ± {i['first_half_width']:.3f}", f"{i['total']:.3f} ± {i['total_half_width']:.3f}"]
+            for i in found["sensitivity"]["indices"] if i["total"] >= 0.005
+        ]  # fmt: skip
+        print_table(
+            f"what {found['sensitivity']['output']} hangs on (Sobol indices, 90 % intervals)",
+            ["parameter", "first order", "total"],
+            rows,
+        )
