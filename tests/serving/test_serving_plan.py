@@ -28,7 +28,9 @@ def textbook() -> Server:
     """A lane turned into M/D/1: one sequence, one-token requests, steps of 20 ms."""
     share = TrafficShare(name="mixed", prompt_tokens=1, output_tokens=1)
     server = make_server(Option(name="q", lane="sidecar", max_seqs=1), [share], ROOTS)
-    deployment = server.deployment.model_copy(update={"frontend_s": 0.0})
+    deployment = server.deployment.model_copy(
+        update={"frontend_s": 0.0, "frontend_s_per_token": 0.0, "frontend_s_per_stream": 0.0}
+    )
     return replace(server, table=ConstantStepTime(0.02), deployment=deployment, relative_sd=0.0)  # type: ignore[arg-type]
 
 
