@@ -466,6 +466,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "num_nextn_predict_layers": 3,
             "dspark_block_size": 5,
             "dspark_markov_rank": 256,
+            "dspark_target_layer_ids": [37, 38, 39],
             "dspark_n_routed_experts": 128,
             "dspark_num_experts_per_tok": 3,
             "engram_num_embeddings": [384006168, 384016682],

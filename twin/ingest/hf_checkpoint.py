@@ -92,17 +92,28 @@ class _Writer:
         self.kv_bytes, self.kv_read_bytes, self.kv_read_why = _kv(shape, self.kv_dtype)
 
     @property
+    def row_bytes(self) -> float:
+        """One looked-up row: values in FP8 and a byte of scale for 32 of them."""
+        return self.shape.engram_width * (1.0 + 1.0 / 32.0)
+
+    @property
+    def draft_bytes(self) -> float:
+        """What a pass of the draft head reads beside its experts and the output head."""
+        draft, weights = self.shape.draft, self.weights
+        if draft is None:
+            return 0.0
+        stored = draft.fixed_parameters * weights.attention + draft.plain_parameters * weights.plain
+        return stored + draft.single_parameters * SINGLE_BYTES
+
+    @property
     def stored_bytes(self) -> float:
         """Everything the files hold."""
         shape = self.shape
         total = shape.moe_layers * shape.experts * self.expert_bytes + self.dense_bytes + self.head_bytes
         total += 0.0 if shape.tied else shape.head_parameters * self.weights.plain
         if self.with_draft and shape.draft is not None:
-            total += (
-                shape.draft.stages * shape.draft.experts * self.expert_bytes
-                + shape.draft.fixed_parameters * self.weights.attention
-            )
-        return total + sum(rows * shape.engram_width for rows in shape.engram_rows)
+            total += shape.draft.stages * shape.draft.experts * self.expert_bytes + self.draft_bytes
+        return total + sum(shape.engram_rows) * self.row_bytes
 
     def text(self, name: str, title: str) -> str:
         """The whole TOML file."""
@@ -167,9 +178,9 @@ class _Writer:
         return "\n".join(lines) + "\n"
 
     def _draft(self) -> list[str]:
-        draft, weights, shape = self.shape.draft, self.weights, self.shape
+        draft, shape = self.shape.draft, self.shape
         assert draft is not None
-        fixed = draft.fixed_parameters * weights.attention + self.head_bytes
+        fixed = self.draft_bytes + self.head_bytes
         lines = ["", "[draft]", inline("kind", draft.kind)]
         lines += [
             self._value("stages", draft.stages, "config.json: draft layers that one pass runs", "spec"),
@@ -179,7 +190,8 @@ class _Writer:
             self._bytes(
                 "fixed_bytes",
                 fixed,
-                f"{draft.fixed_parameters / 1e9:.3f} B dense weights of the draft layers and the head again "
+                f"{(draft.fixed_parameters + draft.plain_parameters + draft.single_parameters) / 1e9:.3f} B dense weights of the "
+                "draft layers and the head again "
                 f"({shape.vocabulary:,} rows)",
             ),
         ]
@@ -194,7 +206,9 @@ class _Writer:
                 "engram_layer_ids and engram_num_embeddings have different lengths, or engram_head_dim is missing."
             )
         tables = [
-            table_lines(rows * shape.engram_width, f"{rows:,} rows x {shape.engram_width} in FP8", "derived")
+            table_lines(
+                rows * self.row_bytes, f"{rows:,} rows x {shape.engram_width} in FP8, a scale for 32", "derived"
+            )
             for rows in shape.engram_rows
         ]
         return [
@@ -204,7 +218,7 @@ class _Writer:
             "table_bytes = [",
             *(f"  {table}," for table in tables),
             "]",
-            self._bytes("row_bytes", float(shape.engram_width), "config.json: engram_head_dim in FP8", "derived"),
+            self._bytes("row_bytes", self.row_bytes, "config.json: engram_head_dim in FP8, a scale for 32", "derived"),
             self._value("rows_per_token", shape.engram_rows_per_token, "heads x n-gram lengths from 2", "derived"),
         ]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from twin.errors import IngestError
 from twin.ingest.hf_attention import Kv
+from twin.ingest.hf_attention import attention as attention_of
 from twin.ingest.hf_keys import Keys
 
 
@@ -36,7 +37,9 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class DraftShape:
-    """The draft head of a checkpoint: its own layers, and what each pass reads beside its experts."""
+    """The draft head of a checkpoint: its own layers, and what each pass reads beside its experts, by how it is stored
+    (`fixed` as quantised, `plain` in the model's dtype, `single` in 32 bits).
+    """
 
     kind: str
     stages: int
@@ -44,6 +47,8 @@ class DraftShape:
     top_k: int
     fixed_parameters: int
     trained_block: int | None
+    plain_parameters: int = 0
+    single_parameters: int = 0
 
 
 def moe_layers(keys: Keys, count: int) -> list[bool]:
@@ -89,9 +94,16 @@ def draft_shape(
     attention = max(layer.attention + layer.plain + layer.single for layer in layers)
     if keys.raw.get("dspark_block_size") is not None:
         own, own_k = keys.number("dspark_n_routed_experts"), keys.number("dspark_num_experts_per_tok")
-        markov = 2 * keys.number("dspark_markov_rank", default=0) * keys.number("vocab_size")
-        fixed = stages * (attention + 3 * hidden * shared + hidden * own) + markov
-        return DraftShape("block", stages, own, own_k, fixed, keys.number("dspark_block_size"))
+        # Its layers follow the model's in the list of ratios: a window, and nothing compressed.
+        layer = attention_of(keys, "full_attention", len(layers))
+        main = len(keys.numbers("dspark_target_layer_ids")) * hidden * hidden
+        fixed = stages * (layer.quantised + 3 * hidden * shared) + main
+        # Routers and the Markov head's two tables keep the model's dtype.
+        plain = stages * (layer.plain + hidden * own) + 2 * keys.number("dspark_markov_rank", default=0) * keys.number(
+            "vocab_size"
+        )
+        block = keys.number("dspark_block_size")
+        return DraftShape("block", stages, own, own_k, fixed, block, plain, stages * layer.single)
     fixed = attention + 3 * hidden * shared + hidden * experts + 2 * hidden * hidden
     moe = layers[-1].moe and width > 0
     # Each pass of an autoregressive head runs one layer, however many it has.
