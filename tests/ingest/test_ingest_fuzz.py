@@ -24,9 +24,11 @@ from twin.errors import IngestError, TwinError
 from twin.fitting.receipts import parse_receipts, receipts_csv
 from twin.ingest.describe import document, lines
 from twin.ingest.fill import Fill
+from twin.ingest.jsonstream import JsonStream
 from twin.ingest.reader import words
 from twin.ingest.receipts import receipts_of
 from twin.ingest.registry import READERS, read_file, read_files
+from twin.ingest.source import source
 from twin.lane.catalogue import catalogue_roots, load_lane
 
 CONSTRUCTED, REAL = build.FIXTURES / "constructed", build.FIXTURES / "real"
@@ -264,6 +266,16 @@ def test_large_values_are_passed_over(tmp_path: Path) -> None:
     assert path.stat().st_size > 18 * 2**20
     assert read_file(path, format_name="vllm-bench").cells[0].k == 7
     assert _memory_mib(path, "vllm-bench") < 20
+
+
+@pytest.mark.parametrize("number", ["-12.5e-3", "7", "0.25", "1E+5", "120"])
+def test_a_number_may_lie_across_two_chunks(number: str, tmp_path: Path) -> None:
+    """The text is read 256 KiB at a time; the boundary falls before, into and after the number."""
+    path = tmp_path / "x.json"
+    for before in range(len(number) + 3):
+        path.write_text("[" + " " * (2**18 - 1 - before) + number + ", 3]")
+        with JsonStream(source(path)) as stream:
+            assert [stream.value() for _ in stream.elements()] == [float(number), 3], before
 
 
 def test_detailed_records_are_folded(tmp_path: Path) -> None:

@@ -64,9 +64,11 @@ class JsonStream:
         while True:
             self._room()
             try:
-                # A number at the very end of the buffer may go on in the next chunk.
+                # A number near the end of the buffer may go on in the next chunk, also after a point or an exponent's
+                # sign, which the decoder leaves where no digit follows ("1." or "1e-").
                 found, end = _decoder.raw_decode(self._text, self._at)
-                if end < len(self._text) or self._done:
+                open_end = 2 if isinstance(found, (int, float)) else 0
+                if end + open_end < len(self._text) or self._done:
                     self._at = end
                     return found
             except json.JSONDecodeError as error:
