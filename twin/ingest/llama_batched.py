@@ -27,6 +27,9 @@ _ABOUT = words("""
 _HEADER = re.compile(r"^\|\s*PP\s*\|\s*TG\s*\|\s*B\s*\|\s*N_KV\s*\|\s*T_PP s\s*\|", re.MULTILINE)
 _ROW = re.compile(r"^\|((?:\s*[0-9.]+\s*\|){10})\s*$")
 
+#: rows of one file; each becomes a cell
+MAX_ROWS = 20_000
+
 
 def score(head: Head) -> float:
     if head.json:
@@ -41,7 +44,9 @@ def read(source: Source) -> Found:
         with JsonStream(source) as stream:
             for index in documents(stream):
                 raw = stream.value()
-                if not isinstance(raw, dict) or index >= 100_000:
+                if index >= MAX_ROWS:
+                    raise _too_many(source)
+                if not isinstance(raw, dict):
                     raise IngestError(f"{source.where}, line {index + 1}: expected an object, got {str(raw)[:40]!r}.")
                 for key, value in raw.items():
                     if key not in _KEYS and key not in _ABOUT:
@@ -49,7 +54,9 @@ def read(source: Source) -> Found:
                 found.cells.append(_cell(raw, f"row {index + 1}", source.where))
     else:
         for line in source.lines():
-            if (match := _ROW.match(line.strip())) and len(found.cells) < 100_000:
+            if match := _ROW.match(line.strip()):
+                if len(found.cells) >= MAX_ROWS:
+                    raise _too_many(source)
                 values = [v.strip() for v in match[1].split("|")[:-1]]
                 found.cells.append(
                     _cell(dict(zip(_KEYS, values, strict=True)), f"row {len(found.cells) + 1}", source.where)
@@ -57,6 +64,10 @@ def read(source: Source) -> Found:
     if not found.cells:
         raise nothing_inside(source, TITLE, "no row of results")
     return found
+
+
+def _too_many(source: Source) -> IngestError:
+    return IngestError(f"{source.where}: more than {MAX_ROWS:,} rows; split the file by run.")
 
 
 def _cell(raw: dict[str, Any], label: str, name: str) -> Cell:
