@@ -159,7 +159,9 @@ class Cluster:
         self.observer.arrived(request, self.env.now)
         deployment = self.deployment
         frontend_s = deployment.frontend_s + deployment.frontend_s_per_token * request.prompt_tokens
-        frontend_s += deployment.frontend_s_per_stream * (len(self.live) - 1)
+        # Each replica has a front end of its own, and who waits for a sequence has no output to be handled.
+        others = min((len(self.live) - 1) / len(self.replicas), deployment.limits.max_seqs)
+        frontend_s += deployment.frontend_s_per_stream * others
         if frontend_s:
             self.env.timeout(frontend_s).callbacks.append(lambda _: self._dispatch(request))
         else:

@@ -72,8 +72,8 @@ class Deployment(Strict):
     first served. `host_bytes_per_s` moves swapped and host-tier KV of `kv_bytes_per_token`; `host_transfer` says
     whether that time hides under the step. `on_outage` says what becomes of the requests of a dead replica: resumed
     elsewhere, or failed. Before a request reaches a scheduler pass `frontend_s` (connection), `frontend_s_per_token` of
-    its prompt (tokenisation), and `frontend_s_per_stream` for everybody else in the system, whose output the front end
-    handles in turn.
+    its prompt (tokenisation), and `frontend_s_per_stream` for everybody else at its replica, whose output the front
+    end handles in turn.
     """
 
     limits: Limits = Limits()
