@@ -14,7 +14,8 @@ assumed to run alone unless another slot's block falls between: the log has no s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,6 +45,44 @@ class _Request:
     tokens: int = 0
     accepted: int = 0
     drafted: int = 0
+    timed: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether its counts can be those of one run of decoding."""
+        return (
+            self.tokens >= MIN_TOKENS
+            and self.eval_ms > 0
+            and self.accepted < self.tokens
+            and (self.accepted <= self.drafted)
+        )
+
+
+@dataclass
+class _Group:
+    """Sums over requests with, or without, speculation; a step's milliseconds of each for the scatter."""
+
+    requests: int = 0
+    tokens: int = 0
+    steps: int = 0
+    drafted: int = 0
+    prompt_tokens: int = 0
+    eval_ms: float = 0.0
+    prompt_ms: float = 0.0
+    step_ms: array[float] = field(default_factory=lambda: array("d"))
+    slots: set[str] = field(default_factory=set)
+
+    def add(self, request: _Request) -> None:
+        """Fold a request in."""
+        steps = request.tokens - request.accepted
+        self.requests, self.tokens, self.steps = self.requests + 1, self.tokens + request.tokens, self.steps + steps
+        self.drafted += request.drafted
+        self.prompt_tokens += request.prompt_tokens
+        self.eval_ms += request.eval_ms
+        self.prompt_ms += request.prompt_ms
+        self.step_ms.append(request.eval_ms / steps)
+        if len(self.slots) < 2:
+            self.slots.add(request.slot)
 
 
 def score(head: Head) -> float:
@@ -55,65 +94,65 @@ def score(head: Head) -> float:
 def read(source: Source) -> Found:
     """One cell pooled over the requests with speculation and one over those without."""
     found = Found(FORMAT.name, source.where, source.sha256())
-    requests: list[_Request] = []
+    groups = {True: _Group(), False: _Group()}
+    seen = used = 0
     current: _Request | None = None
     slot = "?"
+
+    def settle() -> None:
+        """A request is whole when the next one begins: its draft line comes after its timing."""
+        nonlocal seen, used
+        if current is None or not current.timed:
+            return
+        seen += 1
+        if seen > MAX_REQUESTS:
+            raise IngestError(f"{source.where}: more than {MAX_REQUESTS:,} requests; cut the part that holds the run.")
+        if current.usable:
+            used += 1
+            groups[current.drafted > 0].add(current)
+
     for line in source.lines():
         if "eval time" in line:
             if match := _PROMPT.search(line):
+                settle()
                 current = _Request(slot, float(match[1]), int(match[2]))
             elif current is not None and (match := _EVAL.search(line)):
-                current.eval_ms, current.tokens = float(match[1]), int(match[2])
-                requests.append(current)
-                if len(requests) > MAX_REQUESTS:
-                    raise IngestError(
-                        f"{source.where}: more than {MAX_REQUESTS:,} requests; cut the part that holds the run."
-                    )
+                current.eval_ms, current.tokens, current.timed = float(match[1]), int(match[2]), True
         elif "draft acceptance rate" in line and current is not None and (match := _DRAFT.search(line)):
             current.accepted, current.drafted = int(match[1]), int(match[2])
         elif "print_timing" in line and (match := _SLOT.search(line)):
             slot = match[1]
-    usable = [
-        r
-        for r in requests
-        if r.tokens >= MIN_TOKENS and r.eval_ms > 0 and r.accepted < r.tokens and r.accepted <= r.drafted
-    ]
-    if len(requests) > len(usable):
-        found.notes.append(
-            f"{len(requests) - len(usable)} requests left out: fewer than {MIN_TOKENS} tokens or impossible counts"
-        )
-    for name, group in (
-        ("with speculation", [r for r in usable if r.drafted]),
-        ("without speculation", [r for r in usable if not r.drafted]),
-    ):
-        if group:
-            found.cells.append(_cell(name, group))
+    settle()
+    if seen > used:
+        found.notes.append(f"{seen - used} requests left out: fewer than {MIN_TOKENS} tokens or impossible counts")
+    for name, drafted in (("with speculation", True), ("without speculation", False)):
+        if groups[drafted].requests:
+            found.cells.append(_cell(name, groups[drafted]))
     if not found.cells:
-        raise nothing_inside(source, TITLE, f"no usable timing block ({len(requests)} seen)")
+        raise nothing_inside(source, TITLE, f"no usable timing block ({seen} seen)")
     return found
 
 
-def _cell(name: str, group: list[_Request]) -> Cell:
-    tokens, eval_s = sum(r.tokens for r in group), sum(r.eval_ms for r in group) / 1e3
-    steps = sum(r.tokens - r.accepted for r in group)
-    cell = Cell(name, engine="llama.cpp server", output_tokens=tokens / len(group))
-    cell.step_s, cell.step_definition = eval_s / steps, "step_interval"
-    cell.tok_s_per_stream, cell.per_stream_definition = tokens / eval_s, "first_to_last_token"
-    per_request = np.array([r.eval_ms / (r.tokens - r.accepted) for r in group])
-    if len(group) > 2:
+def _cell(name: str, group: _Group) -> Cell:
+    eval_s = group.eval_ms / 1e3
+    cell = Cell(name, engine="llama.cpp server", output_tokens=group.tokens / group.requests)
+    cell.step_s, cell.step_definition = eval_s / group.steps, "step_interval"
+    cell.tok_s_per_stream, cell.per_stream_definition = group.tokens / eval_s, "first_to_last_token"
+    per_request = np.array(group.step_ms)
+    if group.requests > 2:
         cell.noise = max(0.005, float(per_request.std() / per_request.mean()))
-    prompt_s, prompt = sum(r.prompt_ms for r in group) / 1e3, sum(r.prompt_tokens for r in group)
-    cell.notes.append(f"{len(group)} requests, {steps} steps; prompts are counted without what the slot's cache held")
-    if prompt > 256 * len(group) and prompt_s > 0:
-        cell.prefill_tok_s = prompt / prompt_s
-    if any(r.drafted for r in group):
-        drafted = sum(r.drafted for r in group)
-        cell.tokens_per_step, cell.acceptance_source = tokens / steps, "run"
-        cell.rows = max(1, round(drafted / steps) + 1)
-        cell.notes.append(f"{drafted / steps:.2f} tokens drafted per step")
+    cell.notes.append(
+        f"{group.requests} requests, {group.steps} steps; prompts are counted without what the slot's cache held"
+    )
+    if group.prompt_tokens > 256 * group.requests and group.prompt_ms > 0:
+        cell.prefill_tok_s = group.prompt_tokens / (group.prompt_ms / 1e3)
+    if group.drafted:
+        cell.tokens_per_step, cell.acceptance_source = group.tokens / group.steps, "run"
+        cell.rows = max(1, round(group.drafted / group.steps) + 1)
+        cell.notes.append(f"{group.drafted / group.steps:.2f} tokens drafted per step")
     else:
         cell.notes.append("no draft line: plain decoding, if the server was started without a drafter")
-    if len({r.slot for r in group}) > 1:
+    if len(group.slots) > 1:
         cell.flag(
             "several-slots",
             "requests of several slots: they may have run together, so --concurrency must be what was in flight",
