@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twin.lane.catalogue import catalogue_roots, load_lane, names
+from twin.planning.predict import CellRequest, make_predictor
 from twin.routing import moments
 from twin.routing.batch import RoutingNoise, RoutingParameters, RoutingShape, draw_experts
 from twin.routing.chebyshev import series
 from twin.routing.law import Array
 from twin.routing.moments import draw_moments
+from twin.step.builders import build_step_graph
+from twin.step.fast import step_times
+from twin.step.model import draw_step_s
 
 V41 = RoutingShape(layers=40, experts=384, top_k=6)
 SAMPLES = 600
@@ -81,3 +86,14 @@ def test_a_series_is_exact_where_it_is_smooth_and_refuses_a_kink() -> None:
     assert cubic is not None and len(cubic.terms) == 4
     assert series(lambda t: np.abs(t)[None], size, x) is None
     assert series(lambda t: t[None], size, np.ones(9)) is None
+
+
+@pytest.mark.parametrize("lane", names("lanes", catalogue_roots()))
+def test_step_times_alone_are_those_of_the_resolved_step(lane: str) -> None:
+    """Durations that take the place of the draws change no bit, and no lane reads what is not drawn."""
+    found = load_lane(lane, catalogue_roots())
+    predictor = make_predictor(found, found.policy.traffic, catalogue_roots(), samples=20)
+    request = CellRequest(0 if found.checkpoint.draft is None else 3, 2, "token", 1024)
+    _, durations = predictor.resolve(request)
+    alone = draw_step_s(predictor.lane, predictor.traffic, predictor.values, predictor.batch(request), predictor._noise)
+    assert np.array_equal(alone, step_times(build_step_graph(predictor.lane, request.k), durations))

@@ -68,26 +68,30 @@ class ExpertDraw:
 
 def draw_experts(
     shape: RoutingShape, parameters: RoutingParameters, *, streams: int, accepted_rows: Value, rejected_rows: Value,
-    cold_experts: int, noise: RoutingNoise,
+    cold_experts: int, noise: RoutingNoise, unique: bool = True,
 ) -> ExpertDraw:  # fmt: skip
     """Draw the experts touched by one step, per layer and sample.
 
     `accepted_rows` (bonus row included) and `rejected_rows` are per stream and step: their sum is the verified rows
     of a stream. The variance is that of uniform routing at the same number of independent tokens (`uniform_variance`).
+    Who reads hot and cold alone asks without `unique` and saves the time to write it: it is nan then.
     """
     moments = draw_moments(shape, parameters, streams, accepted_rows, rejected_rows, cold_experts)
-    unique = np.empty_like(noise.union)
+    hot = np.empty_like(noise.union)
     if cold_experts <= 0:
         for part in moments.parts(noise.samples):
-            _draw_union(moments, noise, part, out=unique[:, part])
-        return ExpertDraw(unique, unique, np.broadcast_to(0.0, unique.shape))
-    hot, cold = np.empty_like(unique), np.empty_like(unique)
+            _draw_union(moments, noise, part, out=hot[:, part])
+        return ExpertDraw(hot, hot, np.broadcast_to(0.0, hot.shape))
+    cold = np.empty_like(hot)
+    whole = np.empty_like(hot) if unique else None
     for part in moments.parts(noise.samples):
         drawn = _draw_union(moments, noise, part)
         some = _draw_cold(moments, drawn, noise, part)
-        unique[:, part], cold[:, part] = drawn, some
+        cold[:, part] = some
         np.subtract(drawn, some, out=hot[:, part])
-    return ExpertDraw(unique, hot, cold)
+        if whole is not None:
+            whole[:, part] = drawn
+    return ExpertDraw(np.broadcast_to(np.nan, hot.shape) if whole is None else whole, hot, cold)
 
 
 def draw_busiest_rank(

@@ -25,12 +25,13 @@ Array = npt.NDArray[np.float64]
 
 
 def step_durations(
-    lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, busiest: Array | None, samples: int
-) -> dict[str, Array]:
+    lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, busiest: Array | None, samples: int,
+    *, in_place: bool = False,
+) -> dict[str, Array]:  # fmt: skip
     """Durations in seconds by cost name, `(samples,)` or `(layers, samples)`.
 
     `busiest` are the experts of the busiest expert-parallel rank, `(layers, samples)`, needed when experts are dealt to
-    ranks whole.
+    ranks whole. With `in_place` the durations of experts take the memory of the draws.
     """
     checkpoint, engine = lane.checkpoint, lane.engine
     layers, ranks = checkpoint.layers.value, lane.ranks
@@ -51,11 +52,11 @@ def step_durations(
     )
     chunks = collective_chunks(lane)
     costs["dense"] = checkpoint.dense_bytes.value / layers / (bandwidth * ranks) / chunks
-    costs["experts"] = _experts(lane, values, batch, experts, busiest)
+    costs["experts"] = _experts(lane, values, batch, experts, busiest, in_place)
     if lane.placement.cold_on == "host":
         costs["host_experts"] = experts.cold * host_expert_s(lane, values)
     if lane.placement.cold_on == "sidecar":
-        costs |= _sidecar(lane, values, batch, experts, tokens)
+        costs |= _sidecar(lane, values, batch, experts, tokens, in_place)
     if ranks > 1:
         message = tokens * checkpoint.hidden_bytes_per_token
         costs["all_reduce"] = collective_s(lane, values, message / chunks)
@@ -69,16 +70,18 @@ def step_durations(
     return {name: _shaped(cost, samples) for name, cost in costs.items()}
 
 
-def _experts(lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, busiest: Array | None) -> FloatOrArray:
+def _experts(
+    lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, busiest: Array | None, in_place: bool
+) -> FloatOrArray:
     checkpoint = lane.checkpoint
     if not lane.engine.deduplicates_experts:
-        reads: FloatOrArray = batch.tokens * checkpoint.top_k.value * experts.hot / np.maximum(experts.unique, 1e-9)
+        reads: Array = batch.tokens * checkpoint.top_k.value * experts.hot / np.maximum(experts.unique, 1e-9)
     else:
         reads = experts.hot if busiest is None else busiest
     chunks = collective_chunks(lane)
     # What does not depend on the layer first: `reads` is (layers, samples), the rest a number a sample.
     expert_s = checkpoint.expert_bytes.value / lane.tensor_shards / values["primary.read_bandwidth"] / chunks
-    return reads * expert_s + values["moe_floor"] / chunks
+    return _line(values["moe_floor"] / chunks, expert_s, reads, in_place)
 
 
 def host_expert_s(lane: Lane, values: Values) -> FloatOrArray:
@@ -88,7 +91,9 @@ def host_expert_s(lane: Lane, values: Values) -> FloatOrArray:
     return lane.checkpoint.expert_bytes.value / (values["host_read_efficiency"] * bandwidth)
 
 
-def _sidecar(lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, tokens: int) -> dict[str, FloatOrArray]:
+def _sidecar(
+    lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, tokens: int, in_place: bool
+) -> dict[str, FloatOrArray]:
     message = tokens * lane.checkpoint.hidden_bytes_per_token
     sidecars = lane.placement.sidecars.value if lane.placement.sidecars else float(lane.ranks)
     expert_s = lane.checkpoint.expert_bytes.value / sidecars / values["sidecar.read_bandwidth"]
@@ -97,7 +102,7 @@ def _sidecar(lane: Lane, values: Values, batch: Batch, experts: ExpertDraw, toke
     one_way = values["sidecar_link.latency"] / 2
     return {
         "sidecar_out": one_way + message / 2 / values["sidecar_link.bandwidth"],
-        "sidecar_experts": experts.cold * expert_s + call_s,
+        "sidecar_experts": _line(call_s, expert_s, experts.cold, in_place),
         "sidecar_back": one_way + message / values["sidecar_link.bandwidth"],
     }
 
@@ -119,6 +124,13 @@ def draft_s(lane: Lane, values: Values, batch: Batch) -> FloatOrArray:
     touched = pool * -np.expm1(rows**0.75 * np.log1p(-draft.top_k.value / pool)) if pool > 0 else 0.0
     read_bytes = draft.fixed_bytes.value + draft.stages.value * touched * draft.expert_bytes.value
     return passes * (values["draft_overhead"] + read_bytes / (values["primary.read_bandwidth"] * lane.ranks))
+
+
+def _line(start: FloatOrArray, slope: FloatOrArray, x: Array, in_place: bool) -> Array:
+    # Zeros that stand for a whole table are one number and cannot be written to.
+    line: Array = np.multiply(x, slope, out=x if in_place and x.flags.writeable else None)
+    line += start
+    return line
 
 
 def _shaped(cost: FloatOrArray, samples: int) -> Array:

@@ -112,7 +112,7 @@ def draw_step_s(
 ) -> npt.NDArray[np.float64]:
     """Step times in seconds only, `(samples,)`: what fits and sweeps need."""
     graph, step_s = build_step_graph(lane, batch.k), np.empty(noise.union.shape[-1])
-    for part, _, durations in _blocks(lane, traffic, values, batch, noise):
+    for part, _, durations in _blocks(lane, traffic, values, batch, noise, brief=True):
         step_s[part] = step_times(graph, durations)
     return step_s
 
@@ -130,17 +130,17 @@ def resolve_step(
 
 
 def _blocks(
-    lane: Lane, traffic: TrafficClass, values: Values, batch: Batch, noise: RoutingNoise
+    lane: Lane, traffic: TrafficClass, values: Values, batch: Batch, noise: RoutingNoise, *, brief: bool = False
 ) -> Iterator[tuple[slice, ExpertDraw, dict[str, Array]]]:
-    """Experts and durations, some samples at a time."""
+    """Experts and durations, some samples at a time. `brief`: nobody looks at the experts, durations take their place."""
     layers, samples = noise.union.shape
     size = max(1, BLOCK_ELEMENTS // layers)
     if samples <= size:
-        yield slice(0, samples), *_resolve_block(lane, traffic, values, batch, noise)
+        yield slice(0, samples), *_resolve_block(lane, traffic, values, batch, noise, brief)
         return
     for start in range(0, samples, size):
         part = slice(start, min(start + size, samples))
-        yield part, *_resolve_block(lane, traffic, values.part(part), batch, noise.part(part))
+        yield part, *_resolve_block(lane, traffic, values.part(part), batch, noise.part(part), brief)
 
 
 def _gather(whole: dict[str, Array], some: dict[str, Array], part: slice, noise: RoutingNoise) -> None:
@@ -155,13 +155,15 @@ def _gather(whole: dict[str, Array], some: dict[str, Array], part: slice, noise:
 
 
 def _resolve_block(
-    lane: Lane, traffic: TrafficClass, values: Values, batch: Batch, noise: RoutingNoise
+    lane: Lane, traffic: TrafficClass, values: Values, batch: Batch, noise: RoutingNoise, brief: bool
 ) -> tuple[ExpertDraw, dict[str, Array]]:
     shape, parameters = routing_shape(lane), routing_parameters(lane, traffic, values)
     accepted: FloatOrArray = min(batch.accepted_rows, batch.rows)
     rows = {"streams": batch.streams, "accepted_rows": accepted, "rejected_rows": max(batch.rows - accepted, 0.0)}
     share = lane.blind_cold_share
-    experts = draw_experts(shape, parameters, cold_experts=0 if share is not None else lane.cold_experts, noise=noise, **rows)  # type: ignore[arg-type]
+    asked = share is not None or not (brief and lane.engine.deduplicates_experts)
+    cold = 0 if share is not None else lane.cold_experts
+    experts = draw_experts(shape, parameters, cold_experts=cold, noise=noise, unique=asked, **rows)  # type: ignore[arg-type]
     if share is not None:
         # Whatever a batch touches is cold in the proportion of what was moved, or of what the cache misses.
         experts = ExpertDraw(experts.unique, experts.unique * (1.0 - share), experts.unique * share)
@@ -169,5 +171,5 @@ def _resolve_block(
     expert_ranks = int(lane.placement.expert_parallel.value)
     if expert_ranks > 1:
         busiest = draw_busiest_rank(shape, parameters, ranks=expert_ranks, noise=noise, **rows)  # type: ignore[arg-type]
-    durations = step_durations(lane, values, batch, experts, busiest, noise.union.shape[-1])
+    durations = step_durations(lane, values, batch, experts, busiest, noise.samples, in_place=brief)
     return experts, durations
