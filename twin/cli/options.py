@@ -40,8 +40,9 @@ def workers_by_default(count: int | None) -> Callable[[F], F]:
         "--workers",
         type=click.IntRange(1, 256),
         default=count,
-        show_default="one a processor" if count is None else True,
-        help="Processes to use; the answer is the same bytes whatever the number.",
+        show_default=True,
+        help="Processes to use; the answer is the same bytes whatever the number."
+        + (" Default: one a processor." if count is None else ""),
     )
     cluster = click.option(
         "--cluster",
