@@ -32,13 +32,15 @@ def _weights(centre: float, log_sd: float) -> Array:
 @given(
     beta=st.floats(0.3, 1.0), centre=st.floats(0.05, 2.0), log_sd=st.floats(1e-6, 0.6), streams=st.sampled_from([1, 4, 32, 512]),
     accepted=st.floats(1.0, 6.0), rejected=st.floats(0.1, 8.0), cold=st.sampled_from([0, 1, 99, 300]),
-    share=st.floats(0.0, 1.0), skew=st.floats(0.0, 3.0),
+    share=st.floats(0.0, 1.0), skew=st.floats(0.0, 3.0), drawn_share=st.booleans(),
 )  # fmt: skip
 def test_draws_are_those_of_the_law(
-    beta: float, centre: float, log_sd: float, streams: int, accepted: float, rejected: float, cold: int, share: float, skew: float
+    beta: float, centre: float, log_sd: float, streams: int, accepted: float, rejected: float, cold: int, share: float, skew: float,
+    drawn_share: bool,
 ) -> None:  # fmt: skip
     """Ten digits of the union, whatever is asked: the error allowed is that of a series' last terms."""
-    parameters = RoutingParameters(beta, _weights(centre, log_sd), cold_share=share, stream_skew=skew)
+    shares = share * np.linspace(0.5, 1.0, SAMPLES) if drawn_share else share
+    parameters = RoutingParameters(beta, _weights(centre, log_sd), cold_share=shares, stream_skew=skew)
     what = {"streams": streams, "accepted_rows": accepted, "rejected_rows": rejected, "cold_experts": cold}
     noise = RoutingNoise.draw(0, V41.layers, SAMPLES)
     drawn = draw_experts(V41, parameters, **what, noise=noise)  # type: ignore[arg-type]
@@ -56,6 +58,7 @@ def test_many_samples_are_summed_from_a_series_and_few_are_not() -> None:
         found = draw_moments(V41, parameters, 4, 2.1, 3.9, 99)
         return found.mean.__qualname__.startswith("_of")
 
+    assert is_series(SAMPLES, cold_share=np.full(SAMPLES, 0.1))
     assert is_series(SAMPLES) and not is_series(moments.MANY - 1)
     assert not is_series(SAMPLES, diversity=np.full(SAMPLES, 0.5))
     assert not is_series(SAMPLES, rejected_weight=np.full(SAMPLES, 0.5))

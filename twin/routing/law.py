@@ -174,15 +174,27 @@ class Union:
         self.mean = np.expm1(missed)
         self.mean *= -shape.experts
 
+    def cold_rows(self) -> Array:
+        """Rows that cold routes are counted by, (layers, 1 or samples): not independent tokens (see above)."""
+        rows: Array = self.free_streams * self.stream_rows * self.layer_factor
+        return rows
+
 
 def cold_mean(union: Union, cold_experts: int) -> Array:
     """Expected cold experts a layer, (layers, 1 or samples)."""
-    parameters = union.parameters
-    rows = union.free_streams * union.stream_rows * union.layer_factor
-    hits = np.asarray(parameters.cold_share) * union.shape.top_k * rows / cold_experts
-    skew = np.maximum(np.asarray(parameters.cold_skew, dtype=float), 1e-9)
-    touched = -cold_experts * np.expm1(-np.log1p(skew * hits) / skew)
+    touched = cold_touched(union.shape, union.parameters, union.cold_rows(), cold_experts)
     return np.asarray(np.minimum(touched, union.mean))
+
+
+def cold_touched(shape: RoutingShape, parameters: RoutingParameters, rows: Array, cold_experts: int) -> Array:
+    """Cold experts that independent `rows` (layers, 1 or samples) touch on average, of the same shape."""
+    hits = np.asarray(parameters.cold_share) * (shape.top_k / cold_experts) * rows
+    skew = np.maximum(np.asarray(parameters.cold_skew, dtype=float), 1e-9)
+    touched: Array = np.log1p(skew * hits)
+    touched /= -skew
+    np.expm1(touched, out=touched)
+    touched *= -cold_experts
+    return touched
 
 
 def _over_layers(per_layer: Array) -> Any:

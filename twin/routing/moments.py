@@ -9,7 +9,16 @@ from typing import TypeAlias
 import numpy as np
 
 from twin.routing.chebyshev import Series, series
-from twin.routing.law import Array, RoutingParameters, RoutingShape, Union, Value, cold_mean, uniform_variance
+from twin.routing.law import (
+    Array,
+    RoutingParameters,
+    RoutingShape,
+    Union,
+    Value,
+    cold_mean,
+    cold_touched,
+    uniform_variance,
+)
 
 #: Layers x samples of a block: the arrays of a draw then stay in a second-level cache of 1 MiB (measured).
 BLOCK_ELEMENTS = 16_384
@@ -46,29 +55,37 @@ def draw_moments(
     """The moments of `cold` cold experts (0: no fraction). Law and series agree to a relative 1e-11."""
     rows = np.asarray(accepted, dtype=float) + rejected
     largest = np.maximum(np.minimum(float(shape.experts), shape.top_k * rows * streams), float(shape.top_k))
-    most: Value = float(largest) if largest.ndim == 0 else largest
+    most: Value = float(largest.item()) if largest.size == 1 else largest
     columns = max(1, BLOCK_ELEMENTS // shape.layers)
 
     def law(p: RoutingParameters) -> list[Array]:
         union = Union(shape, p, streams, accepted, rejected)
         deviation = uniform_variance(shape.experts, shape.top_k, union.tokens)
-        some = [union.mean, np.sqrt(deviation, out=deviation)]
-        return [*some, np.minimum(cold_mean(union, cold) / union.mean, 1.0)] if cold > 0 else some
+        found = [union.mean, np.sqrt(deviation, out=deviation)]
+        if cold > 0:
+            # A share with samples of its own is no function of the rows: what it multiplies is.
+            found.append(
+                union.cold_rows() if np.ndim(p.cold_share) else np.minimum(cold_mean(union, cold) / union.mean, 1.0)
+            )
+        return found
 
-    if _vary_by_rows_alone(parameters, accepted, rejected):
-        found = _series(law, parameters, shape.layers, float(accepted), float(rejected))
-        if found is not None:
-            columns = min(columns, found.columns(shape.layers))
-            mean, deviation, fraction = (_of(found, slice(i * shape.layers, (i + 1) * shape.layers)) for i in range(3))
+    if _union_varies_by_rows_alone(parameters, accepted, rejected):
+        summed = _series(law, parameters, shape.layers, float(accepted), float(rejected))
+        if summed is not None:
+            columns = min(columns, summed.columns(shape.layers))
+            mean, deviation, third = (_of(summed, slice(i * shape.layers, (i + 1) * shape.layers)) for i in range(3))
+            fraction = _cold_fraction(shape, parameters, cold, mean, third) if np.ndim(parameters.cold_share) else third
             return Moments(shape, cold, most, columns, mean, deviation, fraction)
     given = [_part(array) for array in law(parameters)]
+    if len(given) == 3 and np.ndim(parameters.cold_share):
+        given[2] = _cold_fraction(shape, parameters, cold, given[0], given[2])
     return Moments(shape, cold, most, columns, given[0], given[1], given[-1])
 
 
-def _vary_by_rows_alone(parameters: RoutingParameters, accepted: Value, rejected: Value) -> bool:
-    """Whether the weight of a rejected row is the only number with samples, and many of them."""
+def _union_varies_by_rows_alone(parameters: RoutingParameters, accepted: Value, rejected: Value) -> bool:
+    """Whether the weight of a rejected row is the only number of the union with samples, and many of them."""
     p = parameters
-    others = (p.beta, p.diversity, p.cold_share, p.cold_skew, p.stream_skew, p.layer_spread, accepted, rejected)
+    others = (p.beta, p.diversity, p.cold_skew, p.stream_skew, p.layer_spread, accepted, rejected)
     return np.size(p.rejected_weight) >= MANY and all(np.ndim(value) == 0 for value in others) and float(rejected) > 0
 
 
@@ -92,6 +109,19 @@ def _series(
         return largest
 
     return series(values, size, np.log(np.maximum(accepted + np.asarray(parameters.rejected_weight) * rejected, 1.0)))
+
+
+def _cold_fraction(shape: RoutingShape, parameters: RoutingParameters, cold: int, mean: Part, rows: Part) -> Part:
+    """The cold fraction for a cold share with samples."""
+    share = np.asarray(parameters.cold_share)
+
+    def fraction(part: slice) -> Array:
+        p = replace(parameters, cold_share=share if share.size == 1 else share[part])
+        found = cold_touched(shape, p, rows(part), cold)
+        found /= mean(part)
+        return np.minimum(found, 1.0, out=found)
+
+    return fraction
 
 
 def _of(found: Series, rows: slice) -> Part:
