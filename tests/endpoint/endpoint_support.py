@@ -51,25 +51,23 @@ def endpoint(engine: LiveEngine, clock: Clock, **options: Any) -> Iterator[str]:
 
 @dataclass
 class Sample:
-    """What a client saw of one request: seconds, tokens of each chunk, the text, the usage."""
+    """What a client saw of one request: seconds, the text of each chunk, the usage; and when it was free again."""
 
     sent_s: float
+    number: int = 0
     chunks_s: list[float] = field(default_factory=list)
-    text: str = ""
+    texts: list[str] = field(default_factory=list)
+    next_s: float = 0.0
     usage: dict[str, Any] = field(default_factory=dict)
     finish: str | None = None
 
     @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
     def ttft_s(self) -> float:
         return self.chunks_s[0] - self.sent_s
-
-    @property
-    def gaps_s(self) -> list[float]:
-        return [b - a for a, b in zip(self.chunks_s, self.chunks_s[1:], strict=False)]
-
-    @property
-    def tpot_s(self) -> float:
-        return (self.chunks_s[-1] - self.chunks_s[0]) / (self.usage["completion_tokens"] - 1)
 
 
 def prompt_ids(number: int, tokens: int) -> list[int]:
@@ -83,7 +81,7 @@ async def ask(client: httpx.AsyncClient, number: int, prompt_tokens: int, output
         "prompt": prompt_ids(number, prompt_tokens), "max_tokens": output_tokens, "ignore_eos": True, "stream": True,
         "stream_options": {"include_usage": True}, "seed": number,
     }  # fmt: skip
-    sample = Sample(time.perf_counter())
+    sample = Sample(time.perf_counter(), number)
     async with client.stream("POST", "/v1/completions", json=body) as answer:
         assert answer.status_code == 200
         async for row in answer.aiter_lines():
@@ -92,10 +90,11 @@ async def ask(client: httpx.AsyncClient, number: int, prompt_tokens: int, output
             data = json.loads(row[6:])
             if data["choices"]:
                 sample.chunks_s.append(time.perf_counter())
-                sample.text += data["choices"][0]["text"]
+                sample.texts.append(data["choices"][0]["text"])
                 sample.finish = data["choices"][0]["finish_reason"] or sample.finish
             else:
                 sample.usage = data["usage"]
+    sample.next_s = time.perf_counter()
     return sample
 
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from twin.cli.main import cli
+from twin.endpoint.run import bind
 from twin.errors import TwinError
 
 
@@ -51,6 +52,15 @@ def test_refusals_say_why(flags: list[str], says: str) -> None:
     result = CliRunner().invoke(cli, ["serve", "--lane", "sidecar", "--port", "0", *flags])
     assert isinstance(result.exception, TwinError), result.output
     assert says in str(result.exception)
+
+
+def test_chunks_leave_at_once() -> None:
+    """Connections are without Nagle's algorithm, and say TCP, without which asyncio would not see to it."""
+    with bind("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert accepted.proto == socket.IPPROTO_TCP
 
 
 def test_a_port_in_use_is_said() -> None:
