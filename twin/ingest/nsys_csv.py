@@ -144,11 +144,11 @@ def _timeline(columns: list[str], rows: Iterator[list[str]], source: Source) -> 
         raise nothing_inside(source, TITLE, "no kernel in the timeline")
     return Kernels(
         list(ids),
-        np.array(name, dtype=np.int32),
-        np.array(start, dtype=np.int64),
-        np.array(end, dtype=np.int64),
-        np.array(device, dtype=np.int32),
-        np.array(stream, dtype=np.int64),
+        np.frombuffer(name, dtype=np.int32),
+        np.frombuffer(start, dtype=np.int64),
+        np.frombuffer(end, dtype=np.int64),
+        np.frombuffer(device, dtype=np.int32),
+        np.frombuffer(stream, dtype=np.int64),
     )
 
 

@@ -132,11 +132,11 @@ def _load(database: sqlite3.Connection, source: Source, found: Found) -> Kernels
     launches = _launches(database, tables, names, source.where)
     return Kernels(
         list(ids),
-        np.array(name, dtype=np.int32),
-        np.array(start, dtype=np.int64),
-        np.array(end, dtype=np.int64),
-        np.array(device, dtype=np.int32),
-        np.array(stream, dtype=np.int64),
+        np.frombuffer(name, dtype=np.int32),
+        np.frombuffer(start, dtype=np.int64),
+        np.frombuffer(end, dtype=np.int64),
+        np.frombuffer(device, dtype=np.int32),
+        np.frombuffer(stream, dtype=np.int64),
         launches,
     )
 

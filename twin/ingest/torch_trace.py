@@ -92,11 +92,11 @@ class _Collector:
     def kernels(self) -> Kernels:
         return Kernels(
             list(self.names),
-            np.array(self.name, dtype=np.int32),
-            np.array(self.start, dtype=np.int64),
-            np.array(self.end, dtype=np.int64),
-            np.array(self.device, dtype=np.int32),
-            np.array(self.stream, dtype=np.int64),
+            np.frombuffer(self.name, dtype=np.int32),
+            np.frombuffer(self.start, dtype=np.int64),
+            np.frombuffer(self.end, dtype=np.int64),
+            np.frombuffer(self.device, dtype=np.int32),
+            np.frombuffer(self.stream, dtype=np.int64),
             {name: np.array(times, dtype=np.int64) for name, times in self.launches.items()},
         )
 

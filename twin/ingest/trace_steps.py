@@ -18,7 +18,8 @@ import numpy.typing as npt
 from twin.errors import IngestError
 from twin.ingest.kernel_class import kernel_class
 
-MAX_KERNELS = 5_000_000
+#: about 200 bytes each while steps are looked for; a step of a large model has two thousand
+MAX_KERNELS = 2_000_000
 #: positions compared when scoring a period
 _SAMPLE = 400_000
 _MIN_SCORE = 0.6
