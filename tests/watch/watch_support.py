@@ -23,9 +23,11 @@ def expectations(traffic: str = "mixed") -> Expectations:
     return Expectations(lane_server(traffic))
 
 
-def loaded(users: int, *, output: int | None = 200, traffic: str = "mixed", **drift: object) -> LiveEngine:
+def loaded(
+    users: int, *, output: int | None = 200, traffic: str = "mixed", server: Server | None = None, **drift: object
+) -> LiveEngine:
     """An engine with users who ask again as soon as they are answered."""
-    engine = LiveEngine(lane_server(traffic), **drift)  # type: ignore[arg-type]
+    engine = LiveEngine(server or lane_server(traffic), **drift)  # type: ignore[arg-type]
 
     def again(stream: Stream | None = None) -> None:
         engine.submit(512, output, most=4096)

@@ -19,7 +19,7 @@ from twin.cli import options
     default="1",
     show_default=True,
     metavar="1|10|max",
-    help="Simulated seconds in a second; max: do not wait at all.",
+    help="Simulated seconds in a second, below 1 in slow motion; max: do not wait at all.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
