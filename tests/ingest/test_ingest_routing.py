@@ -265,3 +265,11 @@ def test_a_receipt_of_an_impossible_union_is_refused(tmp_path: Path) -> None:
     value = next(r.value for r in read_receipts(table) if r.rows == 2)
     table.write_text(text.replace(repr(value), "13.5"))
     assert "expected 6 to 12" in refusal("fit", table, "--lane", "tp4")
+
+
+def test_a_cold_share_of_a_lane_without_cold_experts_is_refused(tmp_path: Path) -> None:
+    counts, table = tmp_path / "c.json", tmp_path / "r.csv"
+    counts.write_text(json.dumps(popularity(1.0)))
+    assert run("import", counts, "-o", table, "--lane", "sidecar", "--traffic", "mixed").exit_code == 0
+    table.write_text(table.read_text().replace(",sidecar,", ",tp4,"))
+    assert "holds every expert hot" in refusal("fit", table, "--lane", "tp4")
