@@ -101,7 +101,7 @@ def test_what_parts_learnt_elsewhere_moves_a_lane(cells):
     own = [c for c in cells if c.receipt.lane in ("grace-uva-60", "grace-uva-70") and c.receipt.quantity == "step_time"]
     together = fit_lanes(own).calibrations["grace-uva-70"]
     alone = fit_lanes([c for c in own if c.receipt.lane == "grace-uva-70"]).calibrations["grace-uva-70"]
-    key = "engine.vllm-uva-offload.host_expert_time"
+    key = "engine.vllm-uva-offload.host_read_efficiency"
     at = {p.key: p.log_factor for p in together.parameters}[key], {p.key: p.log_factor for p in alone.parameters}[key]
     assert at[0] != at[1]
 

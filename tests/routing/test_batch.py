@@ -18,6 +18,7 @@ from twin.routing.batch import (
     mean_unique,
     uniform_variance,
 )
+from twin.routing.law import Union
 
 V41 = RoutingShape(layers=40, experts=384, top_k=6)
 DEFAULT = RoutingParameters(beta=0.747, cold_share=0.12)
@@ -128,6 +129,29 @@ def test_48_rows_cost_more_on_different_prompts_than_on_one() -> None:
     # Eight wordings of one question are neither one prompt nor unrelated.
     assert step_ms(0.75) == pytest.approx(153.5, rel=0.05)
     assert step_ms(1.0) > 156
+
+
+def test_unrelated_streams_share_little() -> None:
+    # Four streams of mixed traffic share about 2 % of the 24 experts of one row each (23.5 stated); independent ones
+    # share 2.3 %, and popularity in common can only add to that.
+    four = mean_unique(V41, RoutingParameters(beta=0.751), streams=4, accepted_rows=1, rejected_rows=0)
+    independent = 384 * (1 - (1 - 6 / 384) ** 4)
+    assert four < independent and four == pytest.approx(23.5, rel=0.01)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.114, 0.3])
+def test_the_spread_of_layers_does_not_move_independent_tokens(spread: float) -> None:
+    for rows in (1.0, 2.0, 6.0, 40.0):
+        union = Union(V41, RoutingParameters(beta=0.751, layer_spread=spread), 4, rows, 0.0)
+        assert float(np.mean(union.tokens)) == pytest.approx(4 * rows**0.751)
+
+
+def test_a_token_is_a_token_whichever_stream_it_is_of() -> None:
+    """At beta = 1 six rows of one stream touch what one row of six unrelated streams does, whatever the skew."""
+    for skew in (0.0, 0.2, 2.0):
+        parameters = RoutingParameters(beta=1.0, stream_skew=skew, layer_spread=0.0)
+        one = mean_unique(V41, parameters, streams=1, accepted_rows=6, rejected_rows=0)
+        assert one == pytest.approx(mean_unique(V41, parameters, streams=6, accepted_rows=1, rejected_rows=0))
 
 
 def test_stream_skew_tends_to_independence() -> None:

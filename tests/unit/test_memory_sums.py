@@ -77,7 +77,7 @@ def test_a_placement_that_does_not_fit_is_refused_with_its_sum(settings: list[st
 
 
 def test_experts_in_host_memory_count_there() -> None:
-    box = lane("sidecar", "placement.cold_on=host", "engine.host_expert_time=60 us")
+    box = lane("sidecar", "placement.cold_on=host", "engine.host_read_efficiency=0.9")
     sums = {memory.memory.split()[0]: dict(memory.parts) for memory in memory_sums(box)}
     assert "sidecar" not in sums and sums["host"]["cold experts"] == approx(89 * 40 * 18.80064e6)
 

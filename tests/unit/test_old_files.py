@@ -24,6 +24,21 @@ def test_the_first_calibration_still_reads_and_predicts() -> None:
     assert cell.step_ms.mean == pytest.approx(8.5, rel=0.05)
 
 
+def test_the_time_of_a_host_expert_became_the_share_of_its_link(tmp_path: Path) -> None:
+    """A factor 1.2 on the time is 1 / 1.2 on the bandwidth reached; correlations with the rest turn with it."""
+    raw = json.loads(FIRST.read_text())
+    raw["parameters"][0]["key"] = "engine.vllm-grace.host_expert_time"
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(raw))
+    old, new = read_calibration(FIRST)[0], read_calibration(path)[0]
+    assert new.parameters[0].key == "engine.vllm-grace.host_read_efficiency"
+    assert new.parameters[0].log_factor == -old.parameters[0].log_factor
+    assert new.parameters[0].log_sd == old.parameters[0].log_sd
+    assert new.covariance[0][0] == old.covariance[0][0]
+    assert new.covariance[0][1:] == [-v for v in old.covariance[0][1:]]
+    assert new.covariance[1] == [-old.covariance[1][0], *old.covariance[1][1:]]
+
+
 def test_version_0_means_the_same_after_migration() -> None:
     assert read_calibration(BEFORE)[0] == read_calibration(FIRST)[0]
 

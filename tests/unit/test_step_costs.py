@@ -155,6 +155,31 @@ def test_collectives_follow_their_table_and_switch_at_their_size() -> None:
     assert float(collective_s(last, values(last), 1e9)) > above, "the last algorithm has no upper end"
 
 
+def test_cold_experts_of_the_host_come_through_its_link() -> None:
+    """18.8 MB at 0.97 of 352.8 GB/s are 54.9 us each; half the bytes or twice the link take half of that."""
+    box = lane("grace-uva-60")
+    assert 1e6 * costs(box, batch(), cold=3.0)["host_experts"] == approx(3 * 18.80064 / 0.97 / 0.3528, rel=1e-6)
+    for setting in ("checkpoint.expert_bytes=9.40032 MB", "links.host.bandwidth=705.6 GB/s"):
+        other = lane("grace-uva-60", setting)
+        assert costs(other, batch(), cold=3.0)["host_experts"] == approx(costs(box, batch(), cold=1.5)["host_experts"])
+
+
+def test_experts_computed_on_the_host_pay_its_memory() -> None:
+    box, faster_link = lane("rtx3090-cpu-experts"), lane("rtx3090-cpu-experts", "links.host.bandwidth=50 GB/s")
+    each = 13.27104e6 / (0.31 * 147e9)
+    assert costs(box, batch(0), cold=3.5)["host_experts"] == approx(3.5 * each, rel=1e-6)
+    assert costs(faster_link, batch(0), cold=3.5) == costs(box, batch(0), cold=3.5)
+    faster_memory = lane("rtx3090-cpu-experts", "devices.host.read_bandwidth=294 GB/s")
+    assert costs(faster_memory, batch(0), cold=7.0)["host_experts"] == approx(3.5 * each, rel=1e-6)
+
+
+def test_an_expert_cache_misses_its_share_of_what_a_step_touches() -> None:
+    box = lane("rtx3090-cpu-experts")
+    traffic = load_traffic("mixed", catalogue_roots())
+    drawn = draw_step(box, traffic, values(box), Batch(4, 0, 1.0, 1.0, 2048.0), RoutingNoise.draw(0, 40, 16))
+    assert drawn.experts.cold == approx(0.592 * drawn.experts.unique)
+
+
 def test_a_reduction_of_two_pieces_moves_half_the_bytes_each() -> None:
     box = lane("tp4")
     message = 6 * box.checkpoint.hidden_bytes_per_token  # 6 tokens run as 8

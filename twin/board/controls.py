@@ -18,7 +18,7 @@ _PARTS = (
     ("engine.launch_time", "time of a small kernel", 2.0),
     ("engine.attention_layer_time", "attention of a layer", 2.0),
     ("engine.collectives.0.latency", "all-reduce latency", 2.0),
-    ("engine.host_expert_time", "a cold expert from the host", 2.0),
+    ("links.host.bandwidth", "link to host memory", 2.0),
 )
 
 

@@ -34,6 +34,8 @@ class Engine(Strict):
     `tokenise_time` passes before the engine for every prompt token; `long_prefill_tokens` caps one prompt's chunk;
     `bounded_replay`: layers that keep only a window run on each chunk's last window; `plans_ahead`: a step is planned
     while the one before it runs; `stream_handling_time` is the front end's time for one stream's output of one step.
+    `host_read_efficiency`: cold experts in host memory stream at this share of the link's bandwidth (or of the host
+    memory's, where the host's own cores compute them).
     `token_buckets` are the captured graph sizes in tokens ((k+1) x streams is rounded up to the next one).
     """
 
@@ -59,7 +61,7 @@ class Engine(Strict):
     sidecar_row_time: Seconds | None = None
     sidecar_bulk_row_time: Seconds | None = None
     launches_beside_sidecar: Annotated[Number, within(0, 1e7)] | None = None
-    host_expert_time: Seconds | None = None
+    host_read_efficiency: Annotated[Number, within(0, 1, above=True)] | None = None
     engram_time: Seconds | None = None
     prefill_efficiency: Annotated[Number, within(0, 1, above=True)]
     prefill_context_time: Seconds

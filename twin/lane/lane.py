@@ -21,7 +21,10 @@ class Placement(Strict):
     ranks.
     `map_mismatch` scales the cold share of routes of traffic that the hot map was not made for (1: as the class says).
     `kv_bytes_per_token` is what a token takes in this server's cache (padding, index and draft copies in), where that was measured.
-    `map_kind` blind: tensors went to the cold place whole, without regard to which experts are popular.
+    `map_kind` blind: tensors went to the cold place whole, without regard to which experts are popular; cache: the
+    `hot` slots hold what was used last, and `cache_hit_rate` of a step's experts are found there.
+    `cold_computed_by` says who works on cold experts in host memory: the primary devices, reading them over the link,
+    or the host's own cores.
     """
 
     tensor_parallel: Count
@@ -38,7 +41,9 @@ class Placement(Strict):
     rejected_weight: Annotated[Number, within(0, 100)]
     map_calibrated_on: str = ""
     map_mismatch: Annotated[Number, within(0, 1000)] | None = None
-    map_kind: Literal["popularity", "blind"] = "popularity"
+    map_kind: Literal["popularity", "blind", "cache"] = "popularity"
+    cache_hit_rate: Annotated[Number, within(0, 1)] | None = None
+    cold_computed_by: Literal["primary", "host"] = "primary"
     sidecars: Count | None = None
 
 
@@ -100,7 +105,15 @@ class Lane(Strict):
         if self.placement.cold_on == "sidecar":
             self._needs("sidecar", self.engine.sidecar_call_time is not None, "engine.sidecar_call_time")
         if self.placement.cold_on == "host":
-            self._needs("host", self.engine.host_expert_time is not None, "engine.host_expert_time")
+            self._needs("host", self.engine.host_read_efficiency is not None, "engine.host_read_efficiency")
+        if (self.placement.map_kind == "cache") != (self.placement.cache_hit_rate is not None):
+            raise ValueError(
+                'placement.map_kind "cache" and placement.cache_hit_rate go together: give both or neither'
+            )
+        if self.placement.cold_computed_by == "host" and self.placement.cold_on != "host":
+            raise ValueError(
+                'placement.cold_computed_by is "host" but placement.cold_on is not: nothing is there to compute'
+            )
         if self.ranks > 1 and not self.engine.collectives:
             raise ValueError("placement.tensor_parallel is above 1 but the engine has no collectives")
         if self.ranks > 1 and "peer" not in self.links:
@@ -124,6 +137,15 @@ class Lane(Strict):
     def cold_experts(self) -> int:
         """Experts of a layer that do not live in the primary devices."""
         return int(self.checkpoint.experts.value - self.placement.hot.value)
+
+    @property
+    def blind_cold_share(self) -> float | None:
+        """Share of the experts a step touches that are cold, whichever they are; None where popularity decides."""
+        if self.placement.map_kind == "cache" and self.placement.cache_hit_rate is not None:
+            return 1.0 - self.placement.cache_hit_rate.value
+        if self.placement.map_kind == "blind":
+            return self.cold_experts / self.checkpoint.experts.value
+        return None
 
     @property
     def tensor_shards(self) -> int:

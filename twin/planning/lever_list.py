@@ -165,10 +165,11 @@ def _cold(lane: Lane, traffic: str) -> Iterator[Lever]:
     if lane.placement.cold_on == "sidecar":
         yield from _sidecar(lane)
     if lane.placement.cold_on == "host":
-        key = "engine.host_expert_time"
+        own = lane.placement.cold_computed_by == "host"
+        key = "devices.host.read_bandwidth" if own else "links.host.bandwidth"
         yield Lever(
-            "host link",
-            Change("twice as fast", (_scaled(lane, key, 0.5),)),
+            "host memory" if own else "host link",
+            Change("twice as fast", (_scaled(lane, key, 2.0),)),
             Change("free", free=("host_experts",)),
             "another box",
         )

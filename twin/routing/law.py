@@ -4,14 +4,14 @@ The law, per layer, of E experts with top-K routing:
 
     one stream     n1 = m^beta                   m = accepted + w * rejected rows, n1 in "independent tokens"
     many streams   S' = S^(g + (1 - g) d)                     d = 1 unrelated streams, 0 one shared prompt
-    union          U  = E (1 - q),  q = (1 + S' (q1^-v - 1))^(-1/v),  q1 = (1 - K/E)^n1
+    union          U  = E (1 - q),  q = (1 + S' n1 ((1 - K/E)^-v - 1))^(-1/v)
     cold           C  = E_c (1 - (1 + v_c L)^(-1/v_c)),  L = s K S' m / E_c
 
 S' is the number of unrelated streams that would touch as many experts. Eight streams that continue one prompt are not
 one stream and not one long text either: SHARED_PROMPT_EXPONENT g is measured. `v` and `v_c` are the squared
-coefficients of variation of expert popularity that unrelated streams have in common: a gamma-distributed popularity
-integrates a Poisson number of hits to these closed forms (the negative binomial zero term). v -> 0 is independent
-uniform streams, q = q1^S. Cold routes are counted per row and not per independent token: the rows measured on a cold
+coefficients of variation of the expert popularity that all tokens have in common: a gamma-distributed popularity
+integrates a Poisson number of hits to these closed forms (the negative binomial zero term). One token touches K experts
+whatever v; v -> 0 is independent uniform tokens, q = (1 - K/E)^(S' n1). Cold routes are counted per row and not per independent token: the rows measured on a cold
 tier repeat no more than the popularity tail explains (docs/routing.md).
 """
 
@@ -32,6 +32,8 @@ Value: TypeAlias = "float | Array"
 #: 28.4 ms for 6 and 8 rows of one stream and 41.9 and 55.0 ms for 48 and 64 rows of eight streams on one coding prompt
 #: (rhys101/DeepSeek-V4.1-Flash-SGLang-DGX-Spark-4-NVMe docs/trace-iteration-01.md): 0.33 and 0.39.
 SHARED_PROMPT_EXPONENT = 0.36
+#: Squared coefficient of variation of the popularity that unrelated streams share (see RoutingParameters).
+STREAM_SKEW = 0.2
 #: Rows at which `RoutingParameters.layer_spread` is quoted: the length of a k = 5 verify batch.
 SPREAD_ROWS = 6.0
 _DEFAULT_SPREAD = 0.114
@@ -60,16 +62,17 @@ class RoutingShape:
 class RoutingParameters:
     """What traffic and calibration say. Every field is a float or an array of shape (samples,).
 
-    beta: exponent of locality inside a stream; 1 is uniform routing, 0.747 is DeepSeek-V4.1-Flash (measured).
+    beta: exponent of locality inside a stream; 1 is uniform routing, 0.751 is DeepSeek-V4.1-Flash (measured).
     rejected_weight: rows of a rejected draft count this much of an accepted row; 1 = they route alike (assumed).
     diversity: 1 = unrelated streams, 0 = every stream continues one prompt.
     cold_share: share of decode routes on cold experts, a property of map *and* traffic: 0.05 for a map calibrated on
         its own traffic, 0.10-0.16 on other text, 0.20-0.26 on random ids (measured, 99 of 384 cold).
     cold_skew: squared coefficient of variation of popularity among the cold experts (derived from the cold experts
         implied at 6, 64 and 128 rows of long news text).
-    stream_skew: squared coefficient of variation of the popularity that unrelated streams share; 0 = none. Counted on
-        Qwen1.5-MoE over 2 to 16 streams: 0.35. For DeepSeek-V4.1-Flash two measurements bracket it: about 0 (2 % shared
-        by four streams) and about 0.75 (the pooled popularity of 36 topics).
+    stream_skew: squared coefficient of variation of the popularity that tokens of all streams share; 0 = none. Four
+        figures exist: about 0 (four streams of DeepSeek-V4.1-Flash: 2 % shared, 2.3 % if independent), 0.08 and 0.35
+        (counted on Qwen1.5-MoE at random positions and in step over 2 to 16 streams), 0.75 (pooled popularity of 36
+        topics on V4.1). The default is between the middle two.
     layer_spread: standard deviation over layers of log unique experts at 6 rows (derived from 18.2 to 29.5).
     """
 
@@ -78,7 +81,7 @@ class RoutingParameters:
     diversity: Value = 1.0
     cold_share: Value = 0.0
     cold_skew: Value = 2.9
-    stream_skew: Value = 0.35
+    stream_skew: Value = STREAM_SKEW
     layer_spread: Value = _DEFAULT_SPREAD
 
 
@@ -156,20 +159,19 @@ class Union:
         beta, spread = np.asarray(parameters.beta), np.asarray(parameters.layer_spread)
         profile = layer_profile(shape.layers)[:, None]
         # A layer's exponent moves by what gives `spread` at SPREAD_ROWS rows; one row is K experts in every layer.
-        shift = np.atleast_1d(spread) * profile
-        shift = shift - np.log(np.mean(np.exp(shift), axis=0))
         log_rows = np.atleast_1d(np.log(self.stream_rows))
-        self.layer_factor = np.exp(shift * (log_rows / np.log(SPREAD_ROWS)))
+        self.layer_factor = np.exp(np.atleast_1d(spread) * profile * (log_rows / np.log(SPREAD_ROWS)))
+        # The spread of layers moves none of the mean, whatever the rows: beta is what the mean over layers measured.
+        self.layer_factor /= np.mean(self.layer_factor, axis=0)
         #: unrelated streams that would touch as many experts
         diversity = np.asarray(parameters.diversity)
         exponent = SHARED_PROMPT_EXPONENT + (1.0 - SHARED_PROMPT_EXPONENT) * diversity
         self.free_streams = np.exp(exponent * np.log(streams))
-        one = np.exp(beta * log_rows) * self.layer_factor
-        self.tokens = one * self.free_streams
+        self.tokens = np.exp(beta * log_rows) * self.layer_factor
+        self.tokens *= self.free_streams
         hit = -np.log1p(-shape.top_k / shape.experts) if shape.top_k < shape.experts else np.inf
         skew = np.maximum(np.asarray(parameters.stream_skew, dtype=float), 1e-9)
-        missed = np.expm1(skew * hit * one)
-        missed = np.log1p(self.free_streams * missed)
+        missed = np.log1p(self.tokens * np.expm1(skew * hit))
         missed /= -skew
         self.mean = np.expm1(missed)
         self.mean *= -shape.experts

@@ -17,6 +17,7 @@ from twin.routing import caches
 from twin.routing.batch import RoutingParameters, RoutingShape, layer_profile, mean_unique
 from twin.routing.evidence import UnionRow
 from twin.routing.fitting import fit_exponent
+from twin.routing.law import STREAM_SKEW
 from twin.routing.popularity import cold_set
 
 #: Squared coefficient of variation of expert popularity: over many topics pooled (0xBakeer coverage.json), and within
@@ -127,9 +128,9 @@ def _union(row: UnionRow, exponents: dict[tuple[str, str], float]) -> float:
 
 def _skew(row: UnionRow) -> float:
     """Popularity that unrelated tokens share: 0 for positions drawn at random, the default for streams in step."""
-    if "random positions" in row.workload or row.kind == "shuffled":
-        return 0.08 if row.model.startswith("Qwen1.5") else 0.35
-    return 0.35
+    if row.model.startswith("Qwen1.5"):
+        return 0.08 if "random positions" in row.workload or row.kind == "shuffled" else 0.35
+    return STREAM_SKEW
 
 
 def _hits(row: UnionRow, exponents: dict[tuple[str, str], float]) -> float:

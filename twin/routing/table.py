@@ -10,10 +10,11 @@ import numpy as np
 from twin.errors import TrafficError, nearest
 from twin.routing.batch import SHARED_PROMPT_EXPONENT, Array, RoutingParameters, RoutingShape, layer_profile
 from twin.routing.evidence import UnionRow, measured_series
+from twin.routing.law import STREAM_SKEW
 from twin.routing.selection import Curve, Extrapolation, Spread
 
-#: Popularity that unrelated streams share: middle and the range that measurements bracket (see RoutingParameters).
-STREAM_SKEW, STREAM_SKEW_RANGE = 0.35, (0.0, 0.75)
+#: The range that measurements bracket for the popularity that unrelated streams share (see RoutingParameters).
+STREAM_SKEW_RANGE = (0.0, 0.75)
 #: Exponents measured on five models: 0.70-0.75 (V4.1, Qwen3.6, Qwen3-30B) to 0.965 (Qwen1.5).
 PRIOR_BETA, PRIOR_BETA_RANGE = 0.75, (0.65, 0.97)
 

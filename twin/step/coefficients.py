@@ -77,7 +77,7 @@ def cold_share_key(lane: str, traffic: str) -> str:
 
 _ENGINE = {
     "launch_time": "s", "attention_layer_time": "s", "row_time": "s", "context_time": "s", "moe_floor": "s", "host_gap": "s",
-    "sampling_time": "s", "draft_overhead": "s", "sidecar_call_time": "s", "sidecar_row_time": "s", "launches_beside_sidecar": "1", "host_expert_time": "s",
+    "sampling_time": "s", "draft_overhead": "s", "sidecar_call_time": "s", "sidecar_row_time": "s", "launches_beside_sidecar": "1", "host_read_efficiency": "1",
     "engram_time": "s", "prefill_efficiency": "1", "prefill_context_time": "s", "prefill_overhead": "s",
     "sidecar_bulk_row_time": "s", "tokenise_time": "s",
 }  # fmt: skip
@@ -92,7 +92,7 @@ def coefficients(lane: Lane) -> dict[str, Coefficient]:
             found[name] = Coefficient(name, key, value.value, value.kind, value.source, unit)
 
     for role, device in lane.devices.items():
-        if role in ("primary", "sidecar"):
+        if role in ("primary", "sidecar") or (role == "host" and lane.placement.cold_computed_by == "host"):
             add(f"{role}.read_bandwidth", f"device.{device.name}.read_bandwidth", device.read_bandwidth, "B/s")
     for role, link in lane.links.items():
         if role in ("sidecar", "host"):

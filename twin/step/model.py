@@ -65,7 +65,7 @@ def routing_parameters(lane: Lane, traffic: TrafficClass, values: Values) -> Rou
     )
 
 
-_POOLED_LOCALITY = 0.747
+_POOLED_LOCALITY = 0.751
 
 
 def locality_exponent(lane: Lane, traffic: TrafficClass) -> float:
