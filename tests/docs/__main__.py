@@ -1,4 +1,4 @@
-"""python -m tests.docs [--update] [PAGE ...]: run the console blocks of the pages, slow ones too."""
+"""python -m tests.docs [--update] [PAGE ...]: run the console blocks and command lines of the pages, slow ones too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.docs.pages import ROOT, Block, blocks, commands, matches, pages, run
+from tests.docs.pages import ROOT, Block, blocks, commands, lay_out, listed, matches, pages, run
 
 
 def _printed(block: Block, folder: Path) -> tuple[str, bool]:
@@ -38,6 +38,11 @@ def main() -> int:
             continue
         text = page.read_text(encoding="utf-8")
         moved = 0
+        with tempfile.TemporaryDirectory() as folder:
+            lay_out(page, Path(folder))
+            for command in listed(page):
+                if not command.skip:
+                    run(command.words, Path(folder))
         with tempfile.TemporaryDirectory() as folder:
             for block in blocks(page, text):
                 if block.kind != "console" or block.mark.startswith("not run"):

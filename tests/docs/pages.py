@@ -3,14 +3,18 @@
     ```console     lines with `$ ` are run by bash in a folder of the page's own, what follows is compared
     ```python      run; the names of a page's earlier blocks are known
     ```toml, json  must parse
-    other blocks   every line that starts with `twin ` must be a command line that click accepts
+    other blocks   every line that starts with `twin ` must be a command line that click accepts, and is run too: nothing
+                   is shown to compare with, so it has to end well. `# not run: why` behind it, for readers as for
+                   tests, says what it needs; `# slow: why` leaves it to `python -m tests.docs`
 
 A comment before a fence changes that: `<!-- slow -->` (left to `--slow`), `<!-- shown: 12 -->` (only so many lines are
-shown, then `...`), `<!-- not run: why -->`. A line `...` in an output stands for any lines.
+shown, then `...`), `<!-- not run: why -->`. `<!-- file: name.json from tests/... -->` puts a file of the repository
+beside the commands of a page, under the name they use. A line `...` in an output stands for any lines.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import subprocess
@@ -90,7 +94,41 @@ def command_lines(page: Path) -> list[tuple[int, str]]:
             joined[-1] = joined[-1][0], joined[-1][1].removesuffix("\\") + line
         else:
             joined.append((number, line))
-    return [(number, line) for number, line in joined if line.startswith("twin ")]
+    return [(number, line) for number, line in joined if line.startswith(("twin ", "mkdir "))]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A command line of a block without output, and why it is not run (`skip`) or only in long runs (`slow`)."""
+
+    line: int
+    words: str
+    skip: str
+    slow: str
+
+
+def listed(page: Path) -> list[Listed]:
+    """Every command line of the page's blocks without output; headings such as `twin report SCENARIO` are none."""
+    found = []
+    for number, line in command_lines(page):
+        words, _, comment = line.partition("  #")
+        if re.fullmatch(r"twin [a-z-]+( [A-Z][A-Z.]*)*", words.strip()):
+            continue
+        kind, _, why = comment.strip().partition(": ")
+        found.append(Listed(number, words.strip(), why if kind == "not run" else "", why if kind == "slow" else ""))
+    return found
+
+
+def lay_out(page: Path, folder: Path) -> None:
+    """Put the files that a page's commands read into their folder."""
+    for name, source in re.findall(r"<!-- file: (\S+) from (\S+) -->", page.read_text(encoding="utf-8")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        data = (ROOT / source).read_bytes()
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    # A page says `scenarios/...` for the folder of the repository.
+    for name in ("scenarios", "calibration"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(ROOT / name)
 
 
 def commands(block: Block) -> Iterator[Command]:

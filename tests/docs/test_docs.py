@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from docs.pages import ROOT, blocks, command_lines, commands, matches, pages, run
+from docs.pages import ROOT, blocks, commands, lay_out, listed, matches, pages, run
 from twin.cli.main import cli
 
 SLOW = bool(os.environ.get("TWIN_SLOW_TESTS"))
@@ -45,14 +45,20 @@ def _refusal(words: list[str]) -> str | None:
 @each_page
 def test_every_command_line_is_one(page: Path) -> None:
     wrong = []
-    for number, line in command_lines(page):
-        if re.fullmatch(r"twin [a-z-]+( [A-Z][A-Z.]*)*", line):
-            continue  # a heading such as `twin report SCENARIO`
-        for part in re.split(r" && | \| ", line.split("  #")[0]):
+    for given in listed(page):
+        for part in re.split(r" && | \| ", given.words):
             words = shlex.split(part.split(" > ")[0])
             if words[0] == "twin" and (reason := _refusal(words[1:])) is not None:
-                wrong.append(f"{page.name}:{number}: {line}\n    {reason}")
+                wrong.append(f"{page.name}:{given.line}: {given.words}\n    {reason}")
     assert not wrong, "\n".join(wrong)
+
+
+@each_page
+def test_every_command_line_runs(page: Path, tmp_path: Path) -> None:
+    lay_out(page, tmp_path)
+    for given in listed(page):
+        if not given.skip and (SLOW or not given.slow):
+            run(given.words, tmp_path)  # raises with what was printed
 
 
 @each_page
