@@ -18,7 +18,8 @@ from twin.errors import IngestError
 from twin.ingest.source import Source
 
 MAX_DEPTH = 64
-MAX_VALUE_CHARS = 16 * 2**20
+#: decoded, a value of many small parts takes some twenty times its text
+MAX_VALUE_CHARS = 4 * 2**20
 _READ_BYTES = 2**18
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRUCTURE = re.compile(r'["\[\]{}]')
@@ -78,12 +79,13 @@ class JsonStream:
                 raise self._too_deep() from None
             except ValueError as error:
                 raise self._broken(str(error).split(";")[0]) from None
-            if len(self._text) - self._at > limit:
+            have = len(self._text) - self._at
+            if have > limit:
                 raise IngestError(
-                    f"{self.where}: one JSON value of more than {limit // 2**20} MiB; this is no result file."
+                    f"{self.where}: one JSON value of more than {limit / 2**20:g} MiB; this is no result file."
                 )
             # Doubling keeps the repeated attempts linear in the length of the value.
-            self._more(max(_READ_BYTES, len(self._text) - self._at))
+            self._more(min(max(_READ_BYTES, have), limit + 1 - have))
 
     def skip(self) -> int:
         """Pass over the next value without building it; returns how many elements or members its outer level had."""

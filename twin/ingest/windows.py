@@ -16,7 +16,7 @@ import numpy as np
 
 from twin.ingest.model import Cell
 
-MAX_WINDOWS = 2_000_000
+MAX_WINDOWS = 4_000_000
 #: fewest clean windows a concurrency needs
 MIN_WINDOWS = 3
 
