@@ -168,6 +168,9 @@ def _draw_lane(
         rejected_weight=sourced(st.floats(0.0, 2.0)),
         map_mismatch=sourced(st.floats(0.2, 3.0)),
         pipeline=None,
+        map_kind=st.just("popularity"),
+        cache_hit_rate=None,
+        cold_computed_by=st.just("primary"),
         sidecars=whole(1, 2),
         kv_memory=quantity("bytes", 1, 1e4),
     )
