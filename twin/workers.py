@@ -77,7 +77,7 @@ def _cluster(address: str, workers: int) -> Iterator[Executor]:
         warnings.simplefilter("ignore")
         try:
             if address == LOCAL:
-                own = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+                own = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0")
             client = distributed.Client(own or address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:
             raise TwinError(f"--cluster {address!r}: cannot be reached ({str(error)[:200]}); {hint}.") from None
