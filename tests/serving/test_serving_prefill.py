@@ -12,13 +12,15 @@ import pytest
 from serving_support import small_run
 
 from twin.acceptance.traffic import load_traffic
+from twin.fitting.cells import DEFAULT_OUTPUT_TOKENS, FitNoise, ReceiptCell, predict_cell
+from twin.fitting.receipts import Receipt
 from twin.lane.catalogue import catalogue_roots, load_lane
 from twin.lane.lane import Lane
 from twin.lane.override import override
 from twin.serving.config import Limits
 from twin.serving.request import Request
 from twin.step.coefficients import Values, coefficients
-from twin.step.prefill import chunk_s, cold_row_share, largest_chunk, ttft_s, unshared_share
+from twin.step.prefill import chunk_s, cold_row_share, frontend_s, largest_chunk, ttft_s, unshared_share
 
 ROOTS = catalogue_roots()
 #: 16 B active parameters in all 40 layers where 8 B are active in the 21 that a replayed prompt passes
@@ -105,3 +107,20 @@ def test_the_front_end_works_for_everybody_in_turn() -> None:
     front = {"frontend_s": 1e-3, "frontend_s_per_token": 1e-5, "frontend_s_per_stream": 5e-3}
     small_run(requests, Limits(), step_s=1e-6, **front)
     assert [r.first_scheduled_s for r in requests] == pytest.approx([2e-3, 7e-3, 12e-3], abs=1e-5)
+
+
+def test_a_wall_rate_stops_for_chunks_and_not_for_the_front_end() -> None:
+    """Slower tokenisation changes the wall rate of 16 streams by what one request waits, not sixteen."""
+    lane, calm, slow = sidecar(), values(sidecar()), values(sidecar("engine.tokenise_time=1 ms"))
+    front = float(frontend_s(slow, 8192)) - float(frontend_s(calm, 8192))
+    assert front == pytest.approx(8192 * (1e-3 - 3.2e-6))
+    receipt = Receipt(
+        id="r", source="s", lane="sidecar", traffic="random-ids", k=3, verification="greedy", context_tokens=8192,
+        concurrency=16, quantity="tok_s_aggregate", definition="wall_with_ttft", value=1.0, unit="tok/s",
+        tokens_per_step=3.7, noise=0.03, use="fit",
+    )  # fmt: skip
+    cell = ReceiptCell(receipt, lane, load_traffic("random-ids", ROOTS), 3.7, 0.03)
+    fast = float(predict_cell(cell, {"sidecar": coefficients(lane)}, {}, 1, FitNoise())[0])
+    late = {"sidecar": coefficients(sidecar("engine.tokenise_time=1 ms"))}
+    seconds = 16 * DEFAULT_OUTPUT_TOKENS * (1 / float(predict_cell(cell, late, {}, 1, FitNoise())[0]) - 1 / fast)
+    assert seconds == pytest.approx(front, rel=1e-6)

@@ -2,8 +2,8 @@
 
 step_time           the step; `pass_time` leaves out the host gap, which a profiler's pass does not see
 tok_s_per_stream    tokens per step / step
-tok_s_aggregate     streams x tokens per step / step; with `wall_with_ttft` every request's prefill stops all streams:
-                    C x out / (out / tokens per step x step + C x prefill)
+tok_s_aggregate     streams x tokens per step / step; with `wall_with_ttft` every request's chunks stop all streams, and its
+                    time before the engine itself: C x out / (out / tokens per step x step + C x chunks + front end)
 ttft, prefill_tok_s a lone request
 unique_experts      the routing law's mean union over the layers; `rows` are consecutive tokens, all of them kept
 cold_share          the share of routes outside the lane's hot set
@@ -27,7 +27,7 @@ from twin.step.batch import Batch
 from twin.step.coefficients import Coefficient, FloatOrArray, Values, cold_share_key, locality_key
 from twin.step.graph import MECHANISMS
 from twin.step.model import cold_share, draw_step, draw_step_s, routing_parameters, routing_shape
-from twin.step.prefill import ttft_s
+from twin.step.prefill import frontend_s, ttft_s
 
 Array = npt.NDArray[np.float64]
 #: Noise samples a parameter vector in a fit: forty layers a sample already average the routing draw.
@@ -238,8 +238,10 @@ def predict_cell(
         if receipt.definition != "wall_with_ttft":
             return receipt.concurrency * kept / step
         out = float(receipt.output_tokens or DEFAULT_OUTPUT_TOKENS)
-        prefill = _mean(ttft_s(lane, repeated, max(1, receipt.context_tokens), traffic=cell.traffic), vectors)
-        return receipt.concurrency * out / (out / kept * step + receipt.concurrency * prefill)
+        prompt = max(1, receipt.context_tokens)
+        front_end = _mean(frontend_s(repeated, prompt), vectors)
+        chunks = _mean(ttft_s(lane, repeated, prompt, traffic=cell.traffic), vectors) - front_end
+        return receipt.concurrency * out / (out / kept * step + receipt.concurrency * chunks + front_end)
     raise ReceiptError(f"receipt {receipt.id!r}: {receipt.quantity} is not a quantity the step model predicts.")
 
 

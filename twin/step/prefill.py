@@ -59,13 +59,18 @@ def ttft_s(
     start = 0 if cached_tokens == 0 else max(0, cached_tokens - int(lane.checkpoint.replay_window.value))
     todo, cap = prompt_tokens - start, largest_chunk(lane)
     full, rest = divmod(max(todo, 1), cap)
-    total: FloatOrArray = values["prefill_overhead"] + prompt_tokens * values["tokenise_time"]
+    total = frontend_s(values, prompt_tokens)
     if full:
         # Chunks differ only in the context before them, and the cost is linear in it: the mean chunk stands for all.
         total = total + full * chunk_s(lane, values, cap, start + (full - 1) * cap / 2.0, traffic)
     if rest:
         total = total + chunk_s(lane, values, rest, start + full * cap, traffic)
     return total
+
+
+def frontend_s(values: Values, prompt_tokens: int) -> FloatOrArray:
+    """What passes before a prompt reaches the engine: connection, tokenisation, and the first sample on its way back."""
+    return values["prefill_overhead"] + prompt_tokens * values["tokenise_time"]
 
 
 def largest_chunk(lane: Lane) -> int:
