@@ -27,6 +27,8 @@ from twin.workers import executor_map
 FOLDS = 5
 RANK_DIFFERENCE = 0.05
 MIN_CELLS = 4
+#: A kit's cells were chosen to tell one number each; a lane's receipts keep to the limit of `fit_receipts`.
+KIT_SHARE = 1.0
 
 Prior = Mapping[str, tuple[float, float]]
 
@@ -133,7 +135,7 @@ def _lane_scores(
     kit_scores: list[Score] = []
     if kit := three_cells(cells):
         used = {cell_key(c) for c in kit}
-        calibration = fit_receipts(kit, prior=prior, starts=1).calibrations[lane]
+        calibration = fit_receipts(kit, prior=prior, starts=1, share=KIT_SHARE).calibrations[lane]
         rest = [c for c in cells if cell_key(c) not in used and c.receipt.quantity in (*STEP, *RATE)]
         kit_scores = score(rest, calibration)
     moved = transfer_calibration(cells[0], prior)
