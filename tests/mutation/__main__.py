@@ -21,7 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 #: module -> the tests that are about it
 TESTS = {
     "twin/routing/exact.py": ["tests/routing/test_exact.py"],
-    "twin/step/fast.py": ["tests/property/test_engines_agree.py", "tests/property/test_step_laws.py"],
+    "twin/step/fast.py": [
+        "tests/unit/test_fast_engine.py",
+        "tests/property/test_engines_agree.py",
+        "tests/property/test_step_laws.py",
+    ],
     "twin/step/costs.py": ["tests/unit/test_step_costs.py", "tests/property/test_step_laws.py"],
     "twin/step/builders.py": ["tests/property/test_engines_agree.py", "tests/property/test_step_laws.py"],
     "twin/step/prefill.py": ["tests/unit/test_step_costs.py", "tests/reference/test_seed_facts.py"],
