@@ -1,7 +1,7 @@
 """How fast `twin watch` finds a drift and how often it raises a false alarm: serve and watch on one simulated clock.
 
     python -m tests.watch.measure                       a few minutes, prints the tables
-    python -m tests.watch.measure --runs 40 --hours 12 --write      the tables of docs/watch.md
+    python -m tests.watch.measure --runs 40 --hours 4 --write      the tables of docs/watch.md
 
 A run begins with the lane at work for a minute; then the watch takes its first reading, and the time to the first alarm
 counts from there. All randomness is seeded: the same arguments give the same tables.
@@ -167,7 +167,7 @@ def tables(runs: int, hours: float) -> Iterator[str]:
             yield f"| {label} | {users} | {count} | {low:.3f} to {high:.3f} | {highest:.2f} |"
     low, high = poisson_interval(alarms, watched)
     yield f"| all | | {alarms} in {watched:g} h | {low:.4f} to {high:.4f} | |\n"
-    yield f"False alarms where streams also differ at single positions ({hours / 4:g} simulated hours each):\n"
+    yield f"False alarms where streams also differ at single positions ({hours / 4:g} h simulated each):\n"
     yield "| traffic | C | alarms | rate | highest level |"
     yield "|---|---|---|---|---|"
     for label, name, output in TRAFFIC[:2]:
@@ -176,7 +176,7 @@ def tables(runs: int, hours: float) -> Iterator[str]:
             low, high = poisson_interval(count, hours / 4)
             yield f"| {label} | {users} | {count} | {low:.3f} to {high:.3f} | {highest:.2f} |"
     yield ""
-    yield f"At the edge of the intervals (mixed, 200 tokens, {hours / 4:g} simulated hours each; 0.125 an hour is the limit):\n"
+    yield f"At the edge of the intervals (mixed, 200 tokens, {hours / 4:g} h simulated each; 0.125 an hour is the limit):\n"
     yield "| factor at its edge | C | alarms | rate |"
     yield "|---|---|---|---|"
     for users in USERS:
