@@ -115,3 +115,14 @@ def test_durations_are_not_written_to() -> None:
     kept = {name: array.copy() for name, array in given.items()}
     step_times(found, given), step_breakdown(found, given)
     assert all(np.array_equal(given[name], kept[name]) for name in kept)
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_a_join_of_three_reads_every_clock_before_it_writes_into_one(free: int) -> None:
+    # Two of the three are asked again later, the third has the latest end and its clock is the one that is free.
+    names = ("gpu", "link", "disk")
+    later = [(names[i], A, (i,)) for i in range(3) if i != free]
+    found = graph(*((name, A, ()) for name in names), ("net", A, (0, 1, 2)), *later)
+    durations = times(*(50 if i == free else 1 + i for i in range(3)), 1, 1, 1)
+    assert step_times(found, durations).tolist() == [51, 102]
+    assert step_breakdown(found, durations).step_s.tolist() == [51, 102]
