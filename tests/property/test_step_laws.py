@@ -138,7 +138,12 @@ SLOWER = (
     "links.sidecar.latency",
     "engine.collectives.0.latency",
 )
-FASTER = ("devices.primary.read_bandwidth", "devices.sidecar.read_bandwidth", "links.sidecar.bandwidth", "links.host.bandwidth")
+FASTER = (
+    "devices.primary.read_bandwidth",
+    "devices.sidecar.read_bandwidth",
+    "links.sidecar.bandwidth",
+    "links.host.bandwidth",
+)
 
 
 @settings(max_examples=50)
@@ -286,3 +291,31 @@ def test_a_step_keeps_one_token_to_all_of_them(k: int, rule: str, name: str) -> 
     assert 1.0 <= accepted.tokens_per_step <= k + 1
     drawn = accepted.draw_mean(np.random.default_rng(k).standard_normal((2, 200)), streams=2, steps=10)
     assert (drawn >= 1.0).all() and (drawn <= k + 1).all()
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+@some
+@given(strategies.lanes(ranks=(1,), cold_on=("none",)), batches)
+def test_one_rank_is_a_box_without_a_peer_link(lane: Lane, batch: Batch) -> None:
+    alone = lane.model_copy(update={"links": {name: link for name, link in lane.links.items() if name != "peer"}})
+    noise = RoutingNoise.draw(1, routing_shape(lane).layers, 20)
+    one, other = (draw_step_s(box, traffic(), Values(coefficients(box), {}), batch, noise) for box in (lane, alone))
+    assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("streams", [1, 8, 64])
+@every_lane
+def test_no_lane_is_faster_than_its_memory(name: str, streams: int) -> None:
+    # Every resident expert that is touched is read once; nothing else is counted, so this is the most a lane can do.
+    lane, _ = shipped(name)
+    k = 5 if lane.checkpoint.draft is not None else 0
+    calibration = prior_calibration(lane.name, coefficients(lane))
+    cell = Predictor(lane, traffic(), calibration, samples=100).cell(CellRequest(k, streams, "token", 2048))
+    shape = lane.checkpoint
+    resident = cell.unique_experts_per_layer.mean - cell.cold_experts_per_layer.mean
+    read_bytes = resident * shape.moe_layers.value * shape.expert_bytes.value
+    least_s = read_bytes / (lane.ranks * lane.devices["primary"].read_bandwidth.value)
+    assert cell.step_ms.mean / 1e3 > least_s
+    assert cell.tok_s_aggregate.p50 * least_s < streams * (k + 1)
