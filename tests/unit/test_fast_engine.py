@@ -126,3 +126,28 @@ def test_a_join_of_three_reads_every_clock_before_it_writes_into_one(free: int) 
     durations = times(*(50 if i == free else 1 + i for i in range(3)), 1, 1, 1)
     assert step_times(found, durations).tolist() == [51, 102]
     assert step_breakdown(found, durations).step_s.tolist() == [51, 102]
+
+
+@pytest.mark.parametrize("longest", [0, 1, 2])
+def test_the_step_ends_when_the_last_resource_does(longest: int) -> None:
+    found = graph(("gpu", A, ()), ("link", B, ()), ("disk", C, ()))
+    durations = times(*(9 if i == longest else 1 for i in range(3)))
+    assert step_times(found, durations).tolist() == [9, 18] == step_breakdown(found, durations).step_s.tolist()
+
+
+def test_waits_of_microseconds_are_waits() -> None:
+    found = graph(("gpu", A, ()), ("link", B, (0,)), ("gpu", A, (1,)))
+    whole = step_breakdown(found, times(2e-6, 5e-6, 1e-6))
+    assert whole.mechanism_s[B][0] == pytest.approx(5e-6) and whole.mechanism_s[A][0] == pytest.approx(3e-6)
+
+
+def test_samples_are_the_last_axis_of_a_table_by_layers() -> None:
+    table = np.arange(10.0).reshape(2, 5)
+    ops = (Op("a", "gpu", "x", A, (), 1), Op("b", "gpu", "y", B, (0,), 1))
+    found = StepGraph(ops, "gpu")
+    # "y" has one row for all layers: an op of layer 1 takes it as it is.
+    durations = {"x": table, "y": np.arange(5.0)}
+    assert step_times(found, durations).tolist() == [5, 7, 9, 11, 13]
+    assert step_breakdown(found, durations).step_s.tolist() == [5, 7, 9, 11, 13]
+    alone = StepGraph(ops[:1], "gpu")
+    assert step_times(alone, durations).tolist() == step_breakdown(alone, durations).step_s.tolist() == [5, 6, 7, 8, 9]
