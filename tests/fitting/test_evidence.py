@@ -101,3 +101,27 @@ def test_tables_are_told_from_receipts(tmp_path, roots):
     assert is_evidence(roots[-1] / "calibration" / "evidence" / "receipts.csv")
     assert not is_evidence(roots[-1] / "calibration" / "receipts" / "mission.csv")
     assert not is_evidence(tmp_path / "missing.csv")
+
+
+def test_a_context_in_thousands_is_read(tmp_path):
+    receipts, _ = clean(
+        _table(tmp_path, "a-1,s,,box,e,c,,0,,prose,64k,1,,,,,60.5,,", "a-2,s,,box,e,c,,0,,prose,low,1,,,,,60.5,,"),
+        read_rules(_rules(tmp_path, '[[rule]]\nids = ["a-"]\nlane = "sidecar"\ncontext_tokens = 300\n')),
+    )
+    assert [r.context_tokens for r in receipts] == [65536, 300]
+
+
+def test_a_step_derived_from_mean_tpot_says_so_and_a_lone_ttft_is_kept(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text(
+        HEADER.replace("prefill_tok_s", "prefill_tok_s,ttft_ms")
+        + "\na-1,s,,box,e,c,,5,,8K in 1024 out,8192,1,2.9,,10.5,,260,,216,\na-16,s,,box,e,c,,3,,8K in 1024 out,8192,16,2.7,,29.5,,1335,,786,\n"
+    )
+    rules = '[[rule]]\nids = ["a-"]\nlane = "sidecar"\nderived_step = "mean_tpot"\nttft = true\n'
+    receipts, _ = clean(table, read_rules(_rules(tmp_path, rules)))
+    found = [(r.id, r.quantity, r.definition, r.output_tokens, r.value) for r in receipts]
+    assert found == [
+        ("a-1", "step_time", "mean_tpot", 1024, 10.5),
+        ("a-1-ttft", "ttft", "", None, 216.0),
+        ("a-16", "step_time", "mean_tpot", 1024, 29.5),
+    ]

@@ -1,9 +1,10 @@
 """What the model says of a receipt: the quantity it measured, from the step model and the receipt's own acceptance.
 
-step_time           the step; `pass_time` leaves out the host gap, which a profiler's pass does not see
+step_time           the step; `pass_time` leaves out the host gap, which a profiler's pass does not see; `mean_tpot` is a closed
+                    loop's mean TPOT times tokens per step, which holds the others' prefills
 tok_s_per_stream    tokens per step / step
-tok_s_aggregate     streams x tokens per step / step; with `wall_with_ttft` every request's chunks stop all streams, and its
-                    time before the engine itself: C x out / (out / tokens per step x step + C x chunks + front end)
+tok_s_aggregate     streams x tokens per step / step; with `wall_with_ttft` a request's own prefill, and what the others' add to
+                    its steps: C x out / (out / tokens per step x step + TTFT + (C - 1) x stall)
 ttft, prefill_tok_s a lone request
 unique_experts      the routing law's mean union over the layers; `rows` are consecutive tokens, all of them kept
 cold_share          the share of routes outside the lane's hot set
@@ -25,9 +26,9 @@ from twin.lane.lane import Lane
 from twin.routing.batch import RoutingNoise, mean_unique
 from twin.step.batch import Batch
 from twin.step.coefficients import Coefficient, FloatOrArray, Values, cold_share_key, locality_key
-from twin.step.graph import MECHANISMS
+from twin.step.graph import CHUNK_MECHANISMS, MECHANISMS
 from twin.step.model import cold_share, draw_step, draw_step_s, routing_parameters, routing_shape
-from twin.step.prefill import frontend_s, ttft_s
+from twin.step.prefill import chunk_s, largest_chunk, ttft_s, unshared_share
 
 Array = npt.NDArray[np.float64]
 #: Noise samples a parameter vector in a fit: forty layers a sample already average the routing draw.
@@ -226,9 +227,15 @@ def predict_cell(
         stages = draw_step(lane, cell.traffic, repeated, batch, draws).times.mechanism_s
         return np.maximum(_mean(stages[receipt.stage], vectors) * 1e3, 1e-6)
     step = _mean(draw_step_s(lane, cell.traffic, repeated, batch, draws), vectors)
+    others = receipt.concurrency - 1
     if receipt.quantity == "step_time":
         gap = _mean(repeated["host_gap"], vectors) if receipt.definition == "pass_time" else 0.0
-        return (step - gap) * 1e3
+        stalls: FloatOrArray = 0.0
+        if receipt.definition == "mean_tpot" and others:
+            # Every other stream's next request prefills once while this one writes its answer.
+            steps = float(receipt.output_tokens or DEFAULT_OUTPUT_TOKENS) / cell.tokens_per_step
+            stalls = others * _mean(_stall_s(cell, repeated, batch, draws), vectors) / steps
+        return (step - gap + stalls) * 1e3
     kept = np.clip(
         cell.tokens_per_step * factors.get(cell.acceptance_key or "", np.ones(vectors)), 1.0, receipt.k + 1.0
     )
@@ -238,11 +245,27 @@ def predict_cell(
         if receipt.definition != "wall_with_ttft":
             return receipt.concurrency * kept / step
         out = float(receipt.output_tokens or DEFAULT_OUTPUT_TOKENS)
-        prompt = max(1, receipt.context_tokens)
-        front_end = _mean(frontend_s(repeated, prompt), vectors)
-        chunks = _mean(ttft_s(lane, repeated, prompt, traffic=cell.traffic), vectors) - front_end
-        return receipt.concurrency * out / (out / kept * step + receipt.concurrency * chunks + front_end)
+        own = _mean(ttft_s(lane, repeated, max(1, receipt.context_tokens), traffic=cell.traffic), vectors)
+        stalls = others * _mean(_stall_s(cell, repeated, batch, draws), vectors) if others else 0.0
+        return receipt.concurrency * out / (out / kept * step + stalls + own)
     raise ReceiptError(f"receipt {receipt.id!r}: {receipt.quantity} is not a quantity the step model predicts.")
+
+
+def _stall_s(cell: ReceiptCell, values: Values, batch: Batch, noise: RoutingNoise) -> FloatOrArray:
+    """What the prompt of one request adds to the steps of a stream that writes meanwhile: its chunks, less the reads
+    of weights that a chunk and the verify step beside it share (the law of a mixed step in `twin.serving.lane`).
+    """
+    prompt, largest = max(1, cell.receipt.context_tokens), largest_chunk(cell.lane)
+    times = draw_step(cell.lane, cell.traffic, values, batch, noise).times.mechanism_s
+    weights_s = sum(times[mechanism] for mechanism in CHUNK_MECHANISMS)
+    total: FloatOrArray = 0.0
+    for start in range(0, prompt, largest):
+        tokens = float(min(largest, prompt - start))
+        alone_s = chunk_s(cell.lane, values, tokens, float(start), cell.traffic)
+        beside_s = chunk_s(cell.lane, values, tokens + batch.tokens, float(start), cell.traffic)
+        shared_s = weights_s * (1.0 - unshared_share(cell.lane, tokens))
+        total = total + np.maximum(np.minimum(alone_s, beside_s - shared_s), 0.0)
+    return total
 
 
 def _mean(value: FloatOrArray, vectors: int) -> Array:

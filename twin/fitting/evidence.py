@@ -58,6 +58,8 @@ class Rule(Strict):
     tokens_per_step: float | None = None
     rows: Literal["full", "capped", "stated"] = "full"
     step_definition: Literal["step_interval", "pass_time", "chunk_interval"] = "step_interval"
+    derived_step: Literal["step_interval", "mean_tpot"] = "step_interval"
+    ttft: bool = False
     aggregate_definition: Literal["fixed_window", "wall_with_ttft", "first_to_last_token"] = "fixed_window"
     context_tokens: int = 512
     output_tokens: int | None = None
@@ -192,9 +194,7 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
         kept = 1.0 + int(counted[2]) / (int(counted[1]) / k)
     if kept is not None and not 1.0 <= kept <= k + 1:
         return [], f"{kept:g} tokens per step cannot come of k = {k:g}"
-    context = (
-        _number(row.get("context_tokens", "").split()[0] if row.get("context_tokens") else "") or rule.context_tokens
-    )
+    context = _context_tokens(row) or rule.context_tokens
     common: dict[str, Any] = {
         "source": row.get("source", ""), "date": row.get("date", ""), "lane": rule.lane, "traffic": traffic, "workload": row.get("workload", "")[:60],
         "k": int(k), "verification": rule.verification, "context_tokens": max(1, int(context)), "concurrency": int(streams),
@@ -215,10 +215,25 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
         inferred = 1e3 * streams / rate
     value = step if step is not None else inferred
     if value is not None:
-        definition = rule.step_definition if step is not None else "step_interval"
-        return [
-            Receipt(id=ident, quantity="step_time", definition=definition, value=value, unit="ms", **common)
-        ], "step time"
+        definition = rule.step_definition if step is not None else rule.derived_step
+        output = _output_tokens(row, rule) if definition == "mean_tpot" else None
+        made = [
+            Receipt(
+                id=ident,
+                quantity="step_time",
+                definition=definition,
+                value=value,
+                unit="ms",
+                output_tokens=output,
+                **common,
+            )
+        ]
+        first = _number(row.get("ttft_ms", "")) if rule.ttft and streams == 1 else None
+        if first is None:
+            return made, "step time"
+        lone = common | {"tokens_per_step": None, "noise": max(rule.noise, 0.05)}
+        made.append(Receipt(id=f"{ident}-ttft", quantity="ttft", value=first, unit="ms", **lone))
+        return made, "step time and TTFT"
     if per_stream is not None:
         return [
             Receipt(
@@ -231,7 +246,7 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
             )
         ], "tok/s per stream"
     if rate is not None:
-        output = _number(_found(r"(\d+) (?:forced )?out", row.get("workload", ""))) or rule.output_tokens
+        output = _output_tokens(row, rule)
         return [
             Receipt(
                 id=ident,
@@ -239,7 +254,7 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
                 definition=rule.aggregate_definition,
                 value=rate,
                 unit="tok/s",
-                output_tokens=int(output) if output else None,
+                output_tokens=output,
                 **common,
             )
         ], "aggregate tok/s"
@@ -248,11 +263,13 @@ def _receipts(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt
     return [], "no step time and no rate"
 
 
+def _output_tokens(row: dict[str, str], rule: Rule) -> int | None:
+    output = _number(_found(r"(\d+) (?:forced )?out", row.get("workload", ""))) or rule.output_tokens
+    return int(output) if output else None
+
+
 def _prefill(ident: str, row: dict[str, str], rule: Rule) -> tuple[list[Receipt], str]:
-    context, rate = (
-        _number(row.get("context_tokens", "").split()[0] if row.get("context_tokens") else ""),
-        _number(row.get("prefill_tok_s", "")),
-    )
+    context, rate = _context_tokens(row), _number(row.get("prefill_tok_s", ""))
     if context is None or rate is None or context < 256:
         return [], "a prefill rate without its prompt length"
     receipt = Receipt(
@@ -284,6 +301,14 @@ def _number(text: str) -> float | None:
         return (float(match[1]) + float(match[2])) / 2
     # Twenty digits are more than any cell means, and few enough for every conversion that follows.
     return float(text) if len(text) <= 20 and re.fullmatch(r"\d+(?:\.\d+)?", text) else None
+
+
+def _context_tokens(row: dict[str, str]) -> float | None:
+    """The first word of the column as tokens; "16k" is 16,384."""
+    words = row.get("context_tokens", "").split()
+    if words and re.fullmatch(r"\d{1,5}[kK]", words[0]):
+        return 1024.0 * int(words[0][:-1])
+    return _number(words[0]) if words else None
 
 
 def _found(pattern: str, text: str) -> str:

@@ -35,7 +35,14 @@ Quantity = Literal[
     "cold_share",  # share of decode routes outside the lane's hot set; unit share
 ]
 Definition = Literal[
-    "", "first_to_last_token", "wall_with_ttft", "fixed_window", "pass_time", "step_interval", "chunk_interval"
+    "",
+    "first_to_last_token",
+    "wall_with_ttft",
+    "fixed_window",
+    "pass_time",
+    "step_interval",
+    "chunk_interval",
+    "mean_tpot",
 ]
 Use = Literal["fit", "validate", "exclude"]
 #: what a trace or counts of routing measure: no time in them, so they say nothing of the range a fit was timed in

@@ -31,11 +31,10 @@ from twin.serving.draws import DrawSource, ProfileDraw
 from twin.serving.steptime import TableAxes, TableStepTime
 from twin.step.batch import Batch
 from twin.step.coefficients import Values
+from twin.step.graph import CHUNK_MECHANISMS
 from twin.step.model import draw_step, draw_step_s
 from twin.step.prefill import chunk_s, largest_chunk, unshared_share
 
-#: mechanisms of a step that a prompt chunk pays for by itself (weights read, hops and collectives)
-_WEIGHTS = ("dense", "experts", "sidecar_exposed", "all_reduce_exposed")
 #: a verify step is straight in context but for a window at its start
 _CONTEXTS = (256.0, 16_384.0)
 
@@ -90,7 +89,7 @@ class LaneStepTime:
             for c, share, batch in self._batches(*key):
                 times = draw_step(self._lane, c, self._values, batch, self._noise).times
                 whole_s += share * float(np.mean(times.step_s))
-                weights_s += share * sum(float(np.mean(times.mechanism_s[m])) for m in _WEIGHTS)
+                weights_s += share * sum(float(np.mean(times.mechanism_s[m])) for m in CHUNK_MECHANISMS)
             self._parts[key] = whole_s, weights_s
         return self._parts[key]
 

@@ -21,6 +21,8 @@ Durations = Mapping[str, npt.NDArray[np.float64]]
 MECHANISMS = (
     "attention", "dense", "experts", "sidecar_exposed", "all_reduce_exposed", "launch", "draft", "sampling", "other",
 )  # fmt: skip
+#: Mechanisms of a verify step that a prompt chunk beside it pays for by itself: weights read, hops and collectives.
+CHUNK_MECHANISMS = ("dense", "experts", "sidecar_exposed", "all_reduce_exposed")
 
 
 @dataclass(frozen=True, slots=True)
