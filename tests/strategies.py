@@ -130,6 +130,7 @@ register(
     sidecars=whole(1, 4),
     rejected_weight=sourced(st.floats(0.0, 2.0)),
     map_mismatch=sourced(st.floats(0.2, 3.0)),
+    cache_hit_rate=sourced(st.floats(0.0, 1.0)),
     map_calibrated_on=NAMES,
 )
 register("twin.lane.lane.Policy", schedule=st.just([[1, 4, 5], [5, 64, 3]]), traffic=NAMES, source=NAMES)
@@ -326,7 +327,8 @@ def _calibration() -> Raw:
     return st.integers(0, 3).flatmap(make)
 
 
-register("twin.fitting.evidence.Rule")
+_PATTERNS = st.dictionaries(NAMES, st.from_regex(r"[a-z0-9 ]{0,6}([.][*]?)?", fullmatch=True), max_size=3)
+register("twin.fitting.evidence.Rule", lane=NAMES, match=_PATTERNS, workloads=_PATTERNS)
 register("twin.fitting.evidence.Rules")
 
 # --- routing, serving, planning ---------------------------------------------------------------------------------------

@@ -18,8 +18,10 @@ def replacing(path: Path, *, force: bool) -> Iterator[Path]:
     is left behind. The name ends as `path` does, for writers that go by the ending. Raises TwinError with the reason
     when the file exists and `force` is not given, or when the system refuses.
     """
-    if path.exists() and not force:
+    if path.exists() and path.name and not path.is_dir() and not force:
         raise TwinError(f"{path}: exists already; give --force to replace it, or another name.")
+    if not path.name or path.is_dir():
+        raise TwinError(f"{str(path)!r} is a folder; expected the name of a file to write.")
     if not path.parent.is_dir():
         raise TwinError(f"{path}: cannot be written: there is no folder {str(path.parent)!r}; make it first.")
     part = path.with_name(f".{path.stem[:100]}.{os.getpid()}.part{path.suffix}")

@@ -190,3 +190,36 @@ def test_a_note_cannot_drive_the_terminal(catalogue: Path) -> None:
     )
     assert "\\x1b[2J\\x9b1A" in printed
     assert "\x1b" not in printed and "\x9b" not in printed
+
+
+@pytest.mark.parametrize("output", [""])
+def test_an_output_without_a_name(output: str) -> None:
+    assert "is a folder" in refusal("trace", "--lane", "tp4", "-o", output, "--force")
+    assert "is a folder" in refusal("trace", "--lane", "tp4", "-o", output)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_client_that_leaves_in_the_middle_of_a_table() -> None:
+    """The board answers nobody, and raises nothing: what an uploader's broken line left is no table."""
+    import asyncio
+
+    from twin.board.app import make_app
+    from twin.lane.catalogue import catalogue_roots
+
+    parts = iter([{"type": "http.request", "body": b"id,", "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[dict[str, object]] = []
+
+    async def receive() -> dict[str, object]:
+        return next(parts)
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/api/residuals", "raw_path": b"/api/residuals", "query_string": b"lane=tp4", "root_path": "",
+        "headers": [(b"host", b"127.0.0.1"), (b"content-length", b"9"), (b"content-type", b"text/csv")],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    asyncio.run(make_app(catalogue_roots(None))(scope, receive, send))
+    assert sent[0]["status"] == 400

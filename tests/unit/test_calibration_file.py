@@ -77,7 +77,7 @@ def test_a_calibration_comes_from_a_name_or_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"schema_version": 2}, "schema_version is 2, expected 1"),
+        ({"schema_version": 3}, "schema_version is 3, expected 2"),
         ({"schema_version": None}, "schema_version is None"),
         ({"parameters": "none"}, "parameters"),
         ({"covariance": [[1.0]]}, "covariance: expected"),

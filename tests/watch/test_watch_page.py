@@ -159,7 +159,7 @@ def test_the_command_line_against_a_server(tmp_path: Path) -> None:
 
     table = tmp_path / "receipts.csv"
     with _answering(answer) as url:
-        arguments = ["watch", url, "--lane", "sidecar", "--traffic", "mixed", "--interval", "50 ms", "--for", "600 ms"]
+        arguments = ["watch", url, "--lane", "sidecar", "--traffic", "mixed", "--interval", "50 ms", "--for", "2500 ms"]
         result = CliRunner().invoke(cli, [*arguments, "--json", "--record", str(table), "--prometheus", "0"])
     assert isinstance(result.exception, TwinError) and result.exception.exit_code == 3
     rows = [json.loads(row) for row in result.stdout.splitlines() if row.startswith("{")]

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -37,7 +37,10 @@ def make_app(roots: Sequence[Path], *, hosts: Iterable[str] = LOOPBACK, seed: in
         return HTMLResponse(page)
 
     async def receipts(request: Request) -> Response:
-        body = await request.body()
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody is there to read it
         try:
             text = body.decode("utf-8-sig")
         except UnicodeDecodeError as error:

@@ -54,8 +54,11 @@ class Directions:
         """Error covariance in units of prior widths: what the fit left at the prior, and the noise it took in."""
         gain = self.gain(whitened, inflation)
         left = np.eye(len(self.basis)) - gain @ whitened
-        covariance: Array = left @ left.T + inflation * gain @ gain.T
-        return (covariance + covariance.T) / 2
+        covariance = left @ left.T + inflation * gain @ gain.T
+        # The directions were chosen a step earlier than this Jacobian: what is a hair past the prior is the prior.
+        values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+        found: Array = (vectors * np.clip(values, 0.0, 1.0)) @ vectors.T
+        return found
 
 
 def within(whitened: Array, limit: float) -> Directions:

@@ -55,7 +55,7 @@ def _print_breakdown(cells: tuple[Cell, ...], out) -> None:  # type: ignore[no-u
 
 def _print_footer(prediction: Prediction, out) -> None:  # type: ignore[no-untyped-def]
     calibration = prediction.calibration
-    where = f"calibration {calibration['name']!r}: {calibration['fitted_parameters']} fitted parameters, {calibration['receipts']} receipts"
+    where = f"calibration {calibration['name']!r}: {calibration['fitted_parameters']:.1f} fitted parameters, {calibration['receipts']} receipts"
     out.print(f"\n[dim]In brackets: 90 % interval of what a run would measure. {where}. Seed {prediction.seed}.[/dim]")
     seen: dict[str, list[int]] = {}
     for cell in prediction.cells:

@@ -189,7 +189,7 @@ def _sources(result: ScenarioResult) -> list[str]:
         c = made.calibration
         facts.append(
             f"{one.setting.title}: lane sha256 {made.lane_sha256[:16]}, calibration {c['name']!r} "
-            f"({c['receipts']} receipts, {c['fitted_parameters']} fitted parameters, "
+            f"({c['receipts']} receipts, {c['fitted_parameters']:.1f} fitted parameters, "
             f"sha256 {str(c['sha256'])[:16] or 'none'})."
         )
     return found + [html.paragraph(text) for text in facts]

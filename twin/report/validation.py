@@ -116,6 +116,9 @@ def _worst(s: Score) -> list[str]:
 
 def _targets(result: Validation) -> list[list[str]]:
     held, kit, moved = (summarise(getattr(result, name)) for name in ("held_out", "three_cell", "transfer"))
+    shares = [value / max(1, result.receipts[lane]) for lane, value in result.fitted_parameters.items()]
+    most = max(shares, default=None)
+    every = sum(result.fitted_parameters.values()) / max(1, sum(result.receipts.values())) if shares else None
     wanted: list[tuple[str, float | None, str, Callable[[float], bool]]] = [
         ("held-out cells: median error of step time at most 4 %", held.step_median, "", lambda v: v <= 0.04),
         ("held-out cells: 90th percentile at most 10 %", held.step_p90, "", lambda v: v <= 0.10),
@@ -134,6 +137,8 @@ def _targets(result: Validation) -> list[list[str]]:
             lambda v: v >= 0.95,
         ),
         ("90 % intervals cover 85 to 95 %", held.coverage_90, "", lambda v: 0.85 <= v <= 0.95),
+        ("fitted parameters over receipts, all lanes: below a third", every, "", lambda v: v < 1 / 3),
+        ("the same, the lane that comes closest", most, "", lambda v: v < 1 / 3),
     ]
     return [
         [text, _percent(value), "-" if value is None else "reached" if good(value) else "missed"]
