@@ -223,3 +223,19 @@ def test_a_client_that_leaves_in_the_middle_of_a_table() -> None:
     }  # fmt: skip
     asyncio.run(make_app(catalogue_roots(None))(scope, receive, send))
     assert sent[0]["status"] == 400
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_a_number_that_is_none(tmp_path: Path, number: str) -> None:
+    result = CliRunner().invoke(
+        cli, ["union", "--checkpoint", "deepseek-v4.1-flash", "--beta", number, "--tokens", "2"]
+    )
+    assert result.exit_code == 2 and "--beta" in result.output
+
+
+def test_a_stream_number_of_five_thousand_digits(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = [f"{1000 * i},500,{i},k{i % 3},{'9' * 5000}" for i in range(40)]
+    path.write_text("\n".join(["Start (ns),Duration (ns),CorrId,Name,Strm", *rows]) + "\n")
+    result = CliRunner().invoke(cli, ["import", str(path), "--json"])
+    assert result.exception is None or isinstance(result.exception, (TwinError, SystemExit))

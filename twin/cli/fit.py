@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--max-share",
-    type=click.FloatRange(0.0, 100.0, min_open=True),
+    type=options.Finite(0.0, 100.0, min_open=True),
     default=1 / 3,
     show_default="1/3",
     help="Fitted parameters stay below this share of the receipts. 1: as many as the receipts determine.",

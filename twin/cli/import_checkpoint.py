@@ -18,8 +18,8 @@ from twin.cli import options
 @click.option("--name", help="Name of the checkpoint. Default: that of the output file.")
 @click.option("--title", default="", help="Title for people.")
 @click.option("--kv-dtype", type=click.Choice(["bf16", "fp8", "fp4"]), help="Dtype of the KV cache on your server.")
-@click.option("--expert-bits", type=click.FloatRange(1, 32), help="Bits per expert weight, scales included.")
-@click.option("--dense-bits", type=click.FloatRange(1, 32), help="Bits per weight of attention and shared experts.")
+@click.option("--expert-bits", type=options.Finite(1, 32), help="Bits per expert weight, scales included.")
+@click.option("--dense-bits", type=options.Finite(1, 32), help="Bits per weight of attention and shared experts.")
 @click.option("--force", is_flag=True, help="Replace the file that is there.")
 @options.as_json
 def command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,6 +60,16 @@ if TYPE_CHECKING:
     _Text = click.ParamType[str]
 else:
     _Text = click.ParamType  # not generic before click 8.5
+
+
+class Finite(click.FloatRange):
+    """A number, within a range if one is given; NaN lies in every range and infinity beyond none, so both are refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
 
 
 class LaneName(_Text):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--streams", type=click.IntRange(1, 65536), default=1, show_default=True, help="Live streams of a step.")
 @click.option("--rows", type=click.IntRange(1, 4096), default=6, show_default=True, help="Verified rows a stream.")
 @click.option(
-    "--diversity", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="1 unrelated, 0 one prompt."
+    "--diversity", type=options.Finite(0, 1), default=1.0, show_default=True, help="1 unrelated, 0 one prompt."
 )
 @click.option("--ranks", type=click.IntRange(2, 1024), help="Also the busiest of this many expert-parallel ranks.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the hot map (JSON).")

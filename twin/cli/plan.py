@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 @click.command("plan")
 @click.argument("study_file", metavar="[STUDY.toml]", required=False, type=workload.FILE)
 @workload.options
-@click.option("--target", type=float, help="A load to serve: how many replicas it needs.")
+@click.option("--target", type=options.Finite(), help="A load to serve: how many replicas it needs.")
 @click.option("--replications", type=int, default=4, show_default=True, help="Independent runs behind the interval.")
-@click.option("--years", type=float, default=3.0, show_default=True, help="Years the box is written off over.")
-@click.option("--electricity", type=float, default=0.20, show_default=True, help="USD per kWh.")
+@click.option(
+    "--years", type=options.Finite(), default=3.0, show_default=True, help="Years the box is written off over."
+)
+@click.option("--electricity", type=options.Finite(), default=0.20, show_default=True, help="USD per kWh.")
 @click.option("--no-pareto", is_flag=True, help="Leave out the table of tok/s per user against tok/s per box.")
 @click.option("--plot", type=workload.FILE, metavar="FILE", help="That table as .svg or .png.")
 @click.option("--force", is_flag=True, help="Replace a plot that exists.")

@@ -20,7 +20,7 @@ _SHOWN = 12
 @click.argument("result", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--tolerance",
-    type=click.FloatRange(0, 1),
+    type=options.Finite(0, 1),
     default=1e-9,
     show_default=True,
     help="Relative difference of two numbers that still counts as equal; another processor may differ in last bits.",

@@ -43,7 +43,7 @@ from twin.cli import options
 @click.option("--max-body", default="8 MiB", show_default=True, metavar="SIZE", help="Largest body of a request.")
 @click.option(
     "--step-factor",
-    type=click.FloatRange(0.01, 100),
+    type=options.Finite(0.01, 100),
     default=1.0,
     help="Multiply every step time: a lane that drifted, to try alarms on.",
 )

@@ -64,13 +64,15 @@ def show(name: str, catalogue: str | None, as_json: bool) -> None:
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--before", type=click.Path(path_type=Path), help="An earlier page of counters, to be subtracted.")
 @click.option("--values", help='Acceptance by position instead of a file: "0.72, 0.47, 0.31".')
-@click.option("--mean", type=float, help="Tokens per step (bonus included) instead of a file; the shape is derived.")
+@click.option(
+    "--mean", type=options.Finite(), help="Tokens per step (bonus included) instead of a file; the shape is derived."
+)
 @click.option("--k", type=click.IntRange(1, 64), help="Block length, with --mean.")
 @click.option("--kind", type=click.Choice(["survival", "conditional"]), default="survival", show_default=True)
 @click.option("--drafts", type=click.IntRange(1), help="Draft blocks behind --values: gives the interval.")
 @click.option("--name", required=True, help="Name of the new class.")
 @click.option("--verification", type=click.Choice(["token", "block", "greedy"]), required=True)
-@click.option("--temperature", type=click.FloatRange(0, 10), default=1.0, show_default=True)
+@click.option("--temperature", type=options.Finite(0, 10), default=1.0, show_default=True)
 @click.option("--streams", type=click.IntRange(1), default=1, show_default=True, help="Live streams counted.")
 @click.option("--trained-block", type=click.IntRange(1, 64), default=5, show_default=True, help="Used with --mean.")
 @click.option("--like", metavar="CLASS", help="Take routing, lengths and spread from this class.")

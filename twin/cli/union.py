@@ -40,7 +40,7 @@ def whole_numbers(most: int) -> Callable[[click.Context, click.Parameter, str | 
     "--layers", type=click.IntRange(1, 1024), default=40, show_default=True, help="MoE layers, with --experts."
 )
 @click.option("--workload", metavar="NAME", help="A measured workload, e.g. prose or code. Default: all pooled.")
-@click.option("--beta", type=click.FloatRange(0.05, 1.0), help="Locality exponent, instead of a measured curve.")
+@click.option("--beta", type=options.Finite(0.05, 1.0), help="Locality exponent, instead of a measured curve.")
 @click.option(
     "--tokens",
     callback=whole_numbers(4096),
@@ -58,7 +58,7 @@ def whole_numbers(most: int) -> Callable[[click.Context, click.Parameter, str | 
     help="Live streams.",
 )
 @click.option(
-    "--diversity", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="1 unrelated, 0 one prompt."
+    "--diversity", type=options.Finite(0, 1), default=1.0, show_default=True, help="1 unrelated, 0 one prompt."
 )
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw to this file (.svg, .png, .pdf).")
 @click.option("--force", is_flag=True, help="Replace the file of --plot.")

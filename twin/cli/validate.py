@@ -71,7 +71,9 @@ def command(
                 raise ReceiptError(f"--lane {lane!r}: no receipts of this lane; {nearest(lane, known)}")
         cells = [c for c in cells if c.receipt.lane in lanes]
     if receipt_files:
-        result = Validation(_scores(cells, calibration, roots), [], [], [], {}, {})
+        scores, seen = _scores(cells, calibration, roots)
+        skipped += [(name, "the fit of its lane has seen it") for name in seen]
+        result = Validation(scores, [], [], [], {}, {})
         for cell in cells:
             result.receipts[cell.receipt.lane] = result.receipts.get(cell.receipt.lane, 0) + 1
     else:
@@ -144,12 +146,13 @@ def _given(files: tuple[Path, ...], roots: tuple[Path, ...]) -> tuple[list[Recei
     return cells, skipped
 
 
-def _scores(cells: list[ReceiptCell], calibration: str | None, roots: tuple[Path, ...]) -> Any:
+def _scores(cells: list[ReceiptCell], calibration: str | None, roots: tuple[Path, ...]) -> tuple[list[Any], list[str]]:
     from twin.fitting.calibration import find_calibration, load_calibration
     from twin.fitting.score import score
     from twin.step.coefficients import coefficients
 
-    scores = []
+    scores: list[Any] = []
+    left_out: list[str] = []
     for name in sorted({c.receipt.lane for c in cells}):
         own = [c for c in cells if c.receipt.lane == name]
         lane = own[0].lane
@@ -160,4 +163,5 @@ def _scores(cells: list[ReceiptCell], calibration: str | None, roots: tuple[Path
         seen = set(fitted.receipt_ids)
         # A row the calibration was fitted to is no test of it.
         scores += score([c for c in own if c.receipt.id not in seen], fitted)
-    return scores
+        left_out += [c.receipt.id for c in own if c.receipt.id in seen]
+    return scores, left_out

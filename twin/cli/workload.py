@@ -24,8 +24,8 @@ _OPTIONS = (
     click.option(
         "--traffic", multiple=True, metavar="NAME[:WEIGHT]", help="Traffic class; again for a mix. Default: the lane's."
     ),
-    click.option("--rate", type=float, help="Poisson arrivals, requests a second."),
-    click.option("--cv", type=float, help="Burstiness: coefficient of variation of the gaps (1 is Poisson)."),
+    click.option("--rate", type=shared.Finite(), help="Poisson arrivals, requests a second."),
+    click.option("--cv", type=shared.Finite(), help="Burstiness: coefficient of variation of the gaps (1 is Poisson)."),
     click.option("--ramp", metavar="TO@TIME", help='Change the rate to TO over TIME, e.g. "4@10 min".'),
     click.option(
         "-c", "--concurrency", type=int, help="Closed loop: users who send the next request after the answer."
@@ -35,8 +35,12 @@ _OPTIONS = (
         "--turns", type=int, default=1, help="Turns of a conversation; each prompt holds what was said before."
     ),
     click.option("--trace", type=FILE, help="Replay a trace: Azure, Mooncake, BurstGPT or plain CSV."),
-    click.option("--time-scale", type=float, default=1.0, help="Stretch the trace's clock (0.5: twice as fast)."),
-    click.option("--rate-scale", type=float, default=1.0, help="Thin (<1) or copy (>1) the trace's requests."),
+    click.option(
+        "--time-scale", type=shared.Finite(), default=1.0, help="Stretch the trace's clock (0.5: twice as fast)."
+    ),
+    click.option(
+        "--rate-scale", type=shared.Finite(), default=1.0, help="Thin (<1) or copy (>1) the trace's requests."
+    ),
     click.option("--repeat", type=int, default=1, help="Play the trace so many times."),
     click.option("--duration", metavar="TIME", help='Simulated time, e.g. "10 min".'),
     click.option("--requests", type=int, help="Stop after so many requests."),

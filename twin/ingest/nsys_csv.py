@@ -136,7 +136,7 @@ def _timeline(columns: list[str], rows: Iterator[list[str]], source: Source) -> 
         label = cells[device_at] if 0 <= device_at < len(cells) else ""
         device.append(devices.setdefault(label[:80], len(devices)) if len(devices) < 1000 else 0)
         stream.append(
-            int(cells[stream_at]) % 2**62
+            int(cells[stream_at].strip()[:18])
             if 0 <= stream_at < len(cells) and cells[stream_at].strip().isascii() and cells[stream_at].strip().isdigit()
             else 0
         )
