@@ -154,14 +154,15 @@ def test_level_at_four_streams(context: int) -> None:
 @CONTEXTS
 def test_tp4_ahead_at_eight_streams(context: int) -> None:
     low, high = span("seed-38")
-    assert low < 1.0 / sidecar_over_tp4(8, context) < high
+    assert low <= round(1.0 / sidecar_over_tp4(8, context), 2) <= high
 
 
 @holds("seed-39")
 @CONTEXTS
 def test_sidecar_ahead_at_sixteen_streams(context: int) -> None:
+    # To the two digits the facts are given in.
     low, high = span("seed-39")
-    assert low < sidecar_over_tp4(16, context) < high
+    assert low <= round(sidecar_over_tp4(16, context), 2) <= high
 
 
 # --- prompts: 10 % ---------------------------------------------------------------------------------------------------
