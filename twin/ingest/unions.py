@@ -1,7 +1,7 @@
 """Unions of an ordered expert trace, folded while it is read: distinct experts in windows of consecutive tokens.
 
-A trace of one text can hold gigabytes; what a fit wants of it are a few means. Windows of one length do not overlap, so
-the scatter between them gives the mean's standard error. Layers see the same text, so their errors are taken as common:
+A trace of one text can hold gigabytes; what a fit wants of it are a few means. Windows of one length do not overlap; the
+scatter between passages of them gives the mean's standard error. Layers see the same text, so their errors are taken as common:
 the mean over layers is no more certain than one of them (an upper bound).
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from twin.routing.fitting import LENGTHS
+from twin.routing.fitting import LENGTHS, MIN_PASSAGES, PASSAGE_TOKENS, passage_error
 
 Floats = npt.NDArray[np.float64]
 #: least common multiple of the lengths: pieces of it cut no window in two
@@ -31,6 +31,8 @@ class UnionFold:
     sums: dict[int, Floats] = field(default_factory=dict)
     squares: dict[int, Floats] = field(default_factory=dict)
     windows: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
+    #: passages so far and, over them, the sums of S^2, S n and n^2 (`passage_error`), by length and layer
+    passages: dict[int, Floats] = field(default_factory=dict)
     routes: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
     def add(self, ids: npt.NDArray[Any], first_layer: int = 0) -> None:
@@ -47,6 +49,7 @@ class UnionFold:
             self.sums[m] = _grown(self.sums.get(m), last)
             self.squares[m] = _grown(self.squares.get(m), last)
             self.windows[m] = _grown(self.windows.get(m), last).astype(np.int64)
+            self.passages[m] = _grown(self.passages.get(m, np.zeros((0, 4))), last)
             blocks = tokens // m
             if blocks == 0:
                 continue
@@ -56,6 +59,12 @@ class UnionFold:
             self.sums[m][first_layer:last] += distinct.sum(axis=0)
             self.squares[m][first_layer:last] += (distinct**2).sum(axis=0)
             self.windows[m][first_layer:last] += blocks
+            width = PASSAGE_TOKENS // m
+            starts = np.arange(0, blocks, width)
+            sums = np.add.reduceat(distinct, starts, axis=0)
+            sizes = np.diff(np.append(starts, blocks)).astype(float)[:, None]
+            told = np.ones_like(sums), sums**2, sums * sizes, sizes**2 + 0.0 * sums
+            self.passages[m][first_layer:last] += np.stack([part.sum(axis=0) for part in told], axis=1)
 
     @property
     def layers(self) -> int:
@@ -73,7 +82,11 @@ class UnionFold:
                 continue
             mean = self.sums[m] / count
             variance = np.maximum(self.squares[m] / count - mean**2, 0.0) * count / np.maximum(count - 1, 1)
-            found[m] = float(mean.mean()), float(np.sqrt(variance / count).mean()), int(count.min())
+            error = np.sqrt(variance / count)
+            passages, squares, cross, sizes = self.passages[m].T
+            if passages.min() >= MIN_PASSAGES:
+                error = passage_error(mean, count, passages, squares, cross, sizes)
+            found[m] = float(mean.mean()), float(np.mean(error)), int(count.min())
         return found
 
     def _count(self, ids: npt.NDArray[Any], first_layer: int) -> None:
@@ -90,4 +103,5 @@ class UnionFold:
 def _grown(values: npt.NDArray[Any] | None, size: int) -> npt.NDArray[Any]:
     if values is None:
         return np.zeros(size)
-    return values if len(values) >= size else np.concatenate([values, np.zeros(size - len(values), values.dtype)])
+    missing = (size - len(values), *values.shape[1:])
+    return values if len(values) >= size else np.concatenate([values, np.zeros(missing, values.dtype)])

@@ -1,7 +1,7 @@
 """Locality from measurements: unions of one stream, by class and layer, and ordered traces.
 
 A trace is cut into blocks of m consecutive tokens (never across streams); the mean number of distinct experts over
-blocks and its standard error are the measured union. beta is the weighted least-squares exponent of the stretched law,
+blocks and its standard error (by the scatter between passages of text) are the measured union. beta is the weighted least-squares exponent of the stretched law,
 
     log(-log(1 - U(m)/E) / -log(1 - K/E)) = beta log m + error,
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,10 @@ from twin.routing.counts import RoutingTrace
 
 #: Block lengths a trace is measured at; enough that lengths between them interpolate within the noise.
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+#: Tokens of a passage, whose blocks tell of one text together; a multiple of every length.
+PASSAGE_TOKENS = 480
+#: Passages from which their scatter is the error; of fewer, the blocks are taken as independent.
+MIN_PASSAGES = 8
 
 
 @dataclass(frozen=True)
@@ -102,17 +107,37 @@ def fit_exponent(
 def measured_unions(
     trace: RoutingTrace, layer: int, lengths: Sequence[int] = LENGTHS
 ) -> tuple[Array, Array, NDArray[np.int64]]:
-    """Mean distinct experts of blocks of each length, their standard errors, and the number of blocks."""
+    """Mean distinct experts of blocks of each length, their standard errors (by passages), and the number of blocks."""
     ids = trace.experts[:, layer]
     means, errors, blocks = [], [], []
     for m in lengths:
-        counts = np.concatenate([_distinct(ids[part], m) for part in _streams(trace)])
+        parts = [_distinct(ids[part], m) for part in _streams(trace)]
+        counts = np.concatenate(parts)
         if counts.size == 0:
             raise ValueError(f"no stream of the trace has {m} consecutive tokens")
+        width = PASSAGE_TOKENS // m
+        passages = [part[i : i + width] for part in parts for i in range(0, part.size, width)]
+        sums, sizes = (np.asarray([f(passage) for passage in passages], dtype=float) for f in (np.sum, np.size))
         means.append(counts.mean())
-        errors.append(counts.std(ddof=1) / np.sqrt(counts.size) if counts.size > 1 else counts.mean())
+        if counts.size < 2:
+            errors.append(counts.mean())
+        elif len(passages) < MIN_PASSAGES:
+            errors.append(counts.std(ddof=1) / np.sqrt(counts.size))
+        else:
+            deviations = (sums**2).sum(), (sums * sizes).sum(), (sizes**2).sum()
+            errors.append(passage_error(counts.mean(), counts.size, len(passages), *deviations))
         blocks.append(counts.size)
     return np.asarray(means), np.asarray(errors), np.asarray(blocks, dtype=np.int64)
+
+
+def passage_error(mean: Any, blocks: Any, passages: Any, squares: Any, cross: Any, sizes: Any) -> Any:
+    """Standard error of a mean over blocks that come in passages of text. Blocks of one passage tell of its text
+    together, so passages and not blocks count as independent: the cluster-robust variance, with G / (G - 1).
+
+    `squares`, `cross` and `sizes` are the sums over passages of S^2, S n and n^2, S the sum of n blocks.
+    """
+    spread = np.maximum(squares - 2.0 * mean * cross + mean**2 * sizes, 0.0)
+    return np.sqrt(spread * passages / (passages - 1.0)) / blocks
 
 
 def fit_trace(trace: RoutingTrace, experts: int, lengths: Sequence[int] = LENGTHS) -> list[LayerFit]:
