@@ -239,3 +239,15 @@ def test_a_stream_number_of_five_thousand_digits(tmp_path: Path) -> None:
     path.write_text("\n".join(["Start (ns),Duration (ns),CorrId,Name,Strm", *rows]) + "\n")
     result = CliRunner().invoke(cli, ["import", str(path), "--json"])
     assert result.exception is None or isinstance(result.exception, (TwinError, SystemExit))
+
+
+@pytest.mark.parametrize("title", ["[/]", "[/bold] x", "a [b] c"])
+def test_brackets_in_a_catalogue_are_text(catalogue: Path, title: str) -> None:
+    path = catalogue / "hardware" / "lanes" / "mine.toml"
+    text = (ROOT / "hardware" / "lanes" / "tp4.toml").read_text().replace('name = "tp4"', 'name = "mine"')
+    path.write_text(text.replace('title = "', f'title = "{title}', 1))
+    for command in (["show", "lane", "mine"], ["lanes"], ["predict", "--lane", "mine"], ["check"]):
+        result = CliRunner().invoke(cli, [*command, "--catalogue", str(catalogue)])
+        assert result.exception is None or isinstance(result.exception, (TwinError, SystemExit)), result.exception
+        if command[0] in ("show", "lanes"):
+            assert title in result.output

@@ -18,7 +18,7 @@ def command(catalogue: str | None, strict: bool, as_json: bool) -> None:
     from twin.errors import GateFailed
     from twin.lane.catalogue import catalogue_roots
     from twin.lane.check import check_catalogue
-    from twin.report.terminal import print_table
+    from twin.report.terminal import literal, print_table
 
     findings = check_catalogue(catalogue_roots(catalogue))
     failing = [f for f in findings if f.level == "error" or (strict and f.level == "warning")]
@@ -34,7 +34,7 @@ def command(catalogue: str | None, strict: bool, as_json: bool) -> None:
         ):
             rows = [[f.where, f.message] for f in findings if f.level == level]
             if rows:
-                print_table(title, ["where", "what"], rows, left=(0, 1))
+                print_table(title, ["where", "what"], literal(rows), left=(0, 1))
     if failing:
         raise GateFailed(
             f"check: {len(failing)} finding{'s' if len(failing) > 1 else ''} failed; the first: {failing[0].where}: {failing[0].message}"

@@ -14,7 +14,7 @@ def command(catalogue: str | None, as_json: bool) -> None:
     """List the lanes of the catalogue, with how many receipts each is calibrated on."""
     from twin.fitting.calibration import find_calibration, read_calibration
     from twin.lane.catalogue import catalogue_roots, load_lane, names
-    from twin.report.terminal import print_table
+    from twin.report.terminal import literal, print_table
 
     roots = catalogue_roots(catalogue)
     found = []
@@ -32,4 +32,4 @@ def command(catalogue: str | None, as_json: bool) -> None:
         options.print_json({"schema_version": 1, "command": "lanes", "lanes": found})
         return
     rows = [[str(f["lane"]), str(f["title"]), str(f["checkpoint"]), str(f["receipts"] or "priors only")] for f in found]
-    print_table("", ["lane", "what it is", "checkpoint", "receipts"], rows, left=(0, 1, 2))
+    print_table("", ["lane", "what it is", "checkpoint", "receipts"], literal(rows), left=(0, 1, 2))

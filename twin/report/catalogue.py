@@ -7,7 +7,7 @@ from typing import Any
 
 from twin.lane.capacity import MemorySum
 from twin.lane.sourced import Sourced
-from twin.report.terminal import console, print_table
+from twin.report.terminal import console, literal, print_table
 
 
 def value_rows(node: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
@@ -35,12 +35,19 @@ def _plain(node: Any) -> str:
 def print_entry(kind: str, entry: Any) -> None:
     """Every value of one entry with its kind and source."""
     out = console()
-    out.print(f"[bold]{kind} {entry.name}[/bold]  {getattr(entry, 'title', '') or getattr(entry, 'description', '')}")
+    from rich.markup import escape
+
+    about = getattr(entry, "title", "") or getattr(entry, "description", "")
+    out.print(f"[bold]{kind} {escape(entry.name)}[/bold]  {escape(about)}")
     print_table(
-        "", ["value", "", "kind", "source"], [list(row) for row in value_rows(entry)], left=(0, 1, 2, 3), out=out
+        "",
+        ["value", "", "kind", "source"],
+        literal([list(row) for row in value_rows(entry)]),
+        left=(0, 1, 2, 3),
+        out=out,
     )
     if getattr(entry, "notes", ""):
-        out.print(entry.notes)
+        out.print(escape(entry.notes))
 
 
 def print_capacity(sums: Sequence[MemorySum]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 #: Width of tables when the output is not a terminal and COLUMNS does not say.
 PIPE_WIDTH = 160
@@ -17,9 +18,26 @@ PIPE_WIDTH = 160
 def console() -> Console:
     """A console on stdout. Piped output is plain and wide enough not to be cut."""
     from rich.console import Console
+    from rich.errors import MarkupError
+
+    class Forgiving(Console):
+        """Text of other people's files with a bracket that closes nothing is shown as it is."""
+
+        def render_str(self, text: str, **how: Any) -> Text:
+            try:
+                return super().render_str(text, **how)
+            except MarkupError:
+                return super().render_str(text, **(how | {"markup": False}))
 
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
-    return Console(width=width, highlight=False, soft_wrap=False)
+    return Forgiving(width=width, highlight=False, soft_wrap=False)
+
+
+def literal(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Rows whose cells are shown as they are: brackets in them are no markup."""
+    from rich.markup import escape
+
+    return [[escape(cell) for cell in row] for row in rows]
 
 
 def print_table(
