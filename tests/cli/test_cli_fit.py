@@ -96,3 +96,8 @@ def test_one_file_cannot_hold_two_lanes(twin: Twin, receipts: Path, tmp_path: Pa
     assert "of 2 lanes" in answer.err and "folder" in answer.err
     twin.good("fit", str(receipts), "-o", str(tmp_path / "fits"))
     assert sorted(p.name for p in (tmp_path / "fits").iterdir()) == ["sidecar.json", "tp4.json"]
+
+
+def test_every_unit_of_a_coefficient_is_shown(twin: Twin) -> None:
+    """A peak rate of cores is fitted on one lane only: printed, not looked up in vain."""
+    assert "TFLOPS" in twin.good("fit", "--lane", "rtx3090-cpu-experts").out

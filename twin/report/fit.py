@@ -8,7 +8,9 @@ from twin.fitting.fit import FitResult
 from twin.report.terminal import console, number, print_table
 
 #: internal unit -> (factor, unit people read)
-_SHOWN = {"s": (1e6, "us"), "B/s": (1e-9, "GB/s"), "s/B": (1e9, "us/KB"), "1": (1.0, "")}
+_SHOWN = {
+    "s": (1e6, "us"), "B/s": (1e-9, "GB/s"), "s/B": (1e9, "us/KB"), "flop/s": (1e-12, "TFLOPS"), "1": (1.0, ""),
+}  # fmt: skip
 
 
 def print_fit(result: FitResult, worst: int = 10) -> None:
@@ -23,7 +25,7 @@ def print_fit(result: FitResult, worst: int = 10) -> None:
     for lane, calibration in sorted(result.calibrations.items()):
         rows = []
         for p in calibration.parameters:
-            factor, unit = _SHOWN[p.unit]
+            factor, unit = _SHOWN.get(p.unit, (1.0, p.unit))
             prior = f"{number(p.catalogue_value * factor)} ± {100 * p.prior_log_sd:.0f} %"
             posterior = f"{number(p.posterior_value * factor)} ± {100 * p.log_sd:.0f} %"
             moved = (

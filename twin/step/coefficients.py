@@ -94,6 +94,9 @@ def coefficients(lane: Lane) -> dict[str, Coefficient]:
     for role, device in lane.devices.items():
         if role in ("primary", "sidecar") or (role == "host" and lane.placement.cold_computed_by == "host"):
             add(f"{role}.read_bandwidth", f"device.{device.name}.read_bandwidth", device.read_bandwidth, "B/s")
+    if lane.placement.cold_computed_by == "host":
+        host = lane.devices["host"]
+        add("host.compute", f"device.{host.name}.compute", host.compute, "flop/s")
     for role, link in lane.links.items():
         if role in ("sidecar", "host"):
             add(f"{role}_link.latency", f"link.{link.name}.latency", link.latency, "s")

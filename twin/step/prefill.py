@@ -3,6 +3,7 @@
     compute(n) = 2 x active parameters x n / (peak x efficiency)
     chunk(n)   = max(compute, bytes / bandwidth)                                  every expert on the primary devices
                = own + max(hot experts, rows x row time + calls, cold bytes / their bandwidth)        with a sidecar
+               = device's share + max(cold rows' products / host peak, cold bytes / host bandwidth)   cores compute cold ones
                + all-reduce at link bandwidth + n x context x index time
     TTFT       = overhead + prompt x tokenise time + all chunks                 for a request that does not queue
 
@@ -153,9 +154,18 @@ def _layers_s(
     compute = 2.0 * active * tokens / (peak * values["prefill_efficiency"])
     expert_bytes = checkpoint.expert_bytes.value * checkpoint.moe_layers.value * share * touched
     hot_bytes, dense_bytes = expert_bytes * lane.placement.hot.value, checkpoint.dense_bytes.value * share
+    routed = checkpoint.total_parameters.value * checkpoint.top_k.value / checkpoint.experts.value * share / active
+    routed = min(routed, _MOST_ROUTED)
+    if lane.placement.cold_computed_by == "host":
+        moved = lane.blind_cold_share
+        moved = routed * (lane.cold_experts / checkpoint.experts.value if moved is None else moved)
+        cores = np.maximum(
+            2.0 * active * moved * tokens / values["host.compute"],
+            expert_bytes * lane.cold_experts / values["host.read_bandwidth"],
+        )
+        # Layer by layer the device hands its cold rows over and waits for them.
+        return np.maximum((1.0 - moved) * compute, (hot_bytes + dense_bytes) / bandwidth) + cores
     if lane.placement.cold_on == "sidecar":
-        routed = checkpoint.total_parameters.value * checkpoint.top_k.value / checkpoint.experts.value * share / active
-        routed = min(routed, _MOST_ROUTED)
         own = np.maximum((1.0 - routed) * compute, dense_bytes / bandwidth)
         cold = _prefill_cold_share(lane, traffic, values)
         hot = np.maximum(routed * (1.0 - cold) * compute, hot_bytes / bandwidth)
