@@ -329,3 +329,11 @@ def test_prompts_of_missed_experts_run_at_the_cores_peak() -> None:
     routed = checkpoint.total_parameters.value * 6 / 384
     cores = 2 * min(routed, 0.95 * checkpoint.active_parameters.value) * 0.592 * 8192 / 1.1e12
     assert saved == approx(cores / 2, rel=0.01)
+
+
+def test_a_cache_that_holds_every_expert_misses_none() -> None:
+    box = lane("rtx3090-cpu-experts", "placement.hot=384", "devices.primary.memory=1 TB")
+    drawn = draw_step(box, load_traffic("mixed", catalogue_roots()), values(box), batch(0), RoutingNoise.draw(0, 40, 4))
+    assert not drawn.experts.cold.any()
+    reads_s = float(ttft_s(box, values(box), 8192))
+    assert reads_s < 0.2 * float(ttft_s(lane("rtx3090-cpu-experts"), values(lane("rtx3090-cpu-experts")), 8192))

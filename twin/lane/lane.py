@@ -22,7 +22,7 @@ class Placement(Strict):
     `map_mismatch` scales the cold share of routes of traffic that the hot map was not made for (1: as the class says).
     `kv_bytes_per_token` is what a token takes in this server's cache (padding, index and draft copies in), where that was measured.
     `map_kind` blind: tensors went to the cold place whole, without regard to which experts are popular; cache: the
-    `hot` slots hold what was used last, and `cache_hit_rate` of a step's experts are found there.
+    `hot` slots hold what was used last, and `cache_hit_rate` of a step's experts are found there (a measured rate of these slots: other slots need another).
     `cold_computed_by` says who works on cold experts in host memory: the primary devices, reading them over the link,
     or the host's own cores.
     """
@@ -141,6 +141,8 @@ class Lane(Strict):
     @property
     def blind_cold_share(self) -> float | None:
         """Share of the experts a step touches that are cold, whichever they are; None where popularity decides."""
+        if self.cold_experts == 0:
+            return None
         if self.placement.map_kind == "cache" and self.placement.cache_hit_rate is not None:
             return 1.0 - self.placement.cache_hit_rate.value
         if self.placement.map_kind == "blind":

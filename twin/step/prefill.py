@@ -126,7 +126,7 @@ def _prefill_cold_share(lane: Lane, traffic: TrafficClass | None, values: Values
     another split follows c^power through that point, 0 and 1 (power 1: every expert as popular as another). A class
     without it is taken to route its prompts as it decodes.
     """
-    cold = lane.cold_experts / lane.checkpoint.experts.value
+    cold = _even_cold_share(lane)
     if traffic is None or cold == 0.0:
         return cold
     measured, hot = traffic.routing.cold_share.get("prefill"), traffic.routing.hot_fraction
@@ -135,6 +135,11 @@ def _prefill_cold_share(lane: Lane, traffic: TrafficClass | None, values: Values
     if hot is None or not 0.0 < hot.value < 1.0 or not 0.0 < measured.value < 1.0:
         return measured.value
     return float(cold ** (math.log(measured.value) / math.log(1.0 - hot.value)))
+
+
+def _even_cold_share(lane: Lane) -> float:
+    """Cold experts over all: the share of cold routes when every expert is as popular as another."""
+    return lane.cold_experts / lane.checkpoint.experts.value
 
 
 def _sidecars(lane: Lane) -> float:
@@ -156,23 +161,22 @@ def _layers_s(
     hot_bytes, dense_bytes = expert_bytes * lane.placement.hot.value, checkpoint.dense_bytes.value * share
     routed = checkpoint.total_parameters.value * checkpoint.top_k.value / checkpoint.experts.value * share / active
     routed = min(routed, _MOST_ROUTED)
-    if lane.placement.cold_computed_by == "host":
-        moved = lane.blind_cold_share
-        moved = routed * (lane.cold_experts / checkpoint.experts.value if moved is None else moved)
-        cores = np.maximum(
-            2.0 * active * moved * tokens / values["host.compute"],
-            expert_bytes * lane.cold_experts / values["host.read_bandwidth"],
-        )
-        # Layer by layer the device hands its cold rows over and waits for them.
-        return np.maximum((1.0 - moved) * compute, (hot_bytes + dense_bytes) / bandwidth) + cores
     if lane.placement.cold_on == "sidecar":
         own = np.maximum((1.0 - routed) * compute, dense_bytes / bandwidth)
         cold = _prefill_cold_share(lane, traffic, values)
         hot = np.maximum(routed * (1.0 - cold) * compute, hot_bytes / bandwidth)
         busy = own + np.maximum(hot, _sidecar_s(lane, values, tokens, layers, expert_bytes, traffic))
+    elif lane.placement.cold_computed_by == "host":
+        moved = routed * (_even_cold_share(lane) if lane.blind_cold_share is None else lane.blind_cold_share)
+        cores = 2.0 * active * moved * tokens / values["host.compute"]
+        read = expert_bytes * lane.cold_experts / values["host.read_bandwidth"]
+        # Layer by layer the device hands its cold rows over and waits for them.
+        own = np.maximum((1.0 - moved) * compute, (hot_bytes + dense_bytes) / bandwidth)
+        busy = own + np.maximum(cores, read)
     else:
         busy = np.maximum(compute, (hot_bytes + dense_bytes) / bandwidth)
-    if lane.placement.cold_on == "host" and lane.cold_experts and "host_link.bandwidth" in values:
+    from_link = lane.placement.cold_on == "host" and lane.placement.cold_computed_by == "primary"
+    if from_link and lane.cold_experts and "host_link.bandwidth" in values:
         # The same kernels read host memory and compute: nothing hides one behind the other.
         busy = busy + expert_bytes * lane.cold_experts / values["host_link.bandwidth"]
     if ranks > 1:
